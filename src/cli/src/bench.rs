@@ -34,7 +34,11 @@ pub struct Arguments {
     host: Option<String>,
 
     /// Serve another host's measurements, at this port without the library and at the next with it
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["host", "html", "json", "only", "programs"])]
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        conflicts_with_all = ["host", "html", "json", "only", "programs"]
+    )]
     serve: Option<SocketAddr>,
 
     /// Only these

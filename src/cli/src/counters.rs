@@ -29,7 +29,8 @@ pub enum Failure {
     NoSluice,
     #[error("not allowed to look into it {}", remedy())]
     NotAllowed,
-    #[error("has Sluice {version} with counters of layout {layout}, and this tool ({}) reads layout {}",
+    #[error("has Sluice {version} with counters of layout {layout}, and this tool ({}) reads \
+             layout {}",
         env!("CARGO_PKG_VERSION"), sluice_stats::LAYOUT)]
     OtherLayout { version: String, layout: u32 },
     #[error("has a libsluice.so without counters that this tool knows")]

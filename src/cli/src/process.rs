@@ -32,7 +32,13 @@ impl fmt::Display for Shown<'_> {
 /// Is it one of the letters without a shape that turn the text round them, hide in it or break its
 /// line?
 fn turns_text(letter: char) -> bool {
-    matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    matches!(
+        letter,
+        '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+    )
 }
 
 /// One part of a process's address space.
@@ -243,7 +249,8 @@ mod tests {
 
     #[test]
     fn lines_of_maps_are_understood() {
-        let line = b"7f00-7fff rw-p 00001000 08:01 42                         /usr/my lib/libsluice.so (deleted)";
+        let line = b"7f00-7fff rw-p 00001000 08:01 42                         \
+                     /usr/my lib/libsluice.so (deleted)";
         let found = mapping(line).unwrap();
         assert_eq!(
             (found.start, found.end, found.is_writable),

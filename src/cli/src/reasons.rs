@@ -87,9 +87,9 @@ pub fn page() -> String {
     )]);
     page.control("SH", ["DESCRIPTION"]);
     page.text([roman(
-        "sluice stat, sluice top and the lines of SLUICE_REPORT give one reason for each connection that is on TCP. \
-         Where the other end has told it, the words begin with \"the other end says\", and the line of SLUICE_REPORT \
-         has reason_of=peer.",
+        "sluice stat, sluice top and the lines of SLUICE_REPORT give one reason for each \
+         connection that is on TCP. Where the other end has told it, the words begin with \"the \
+         other end says\", and the line of SLUICE_REPORT has reason_of=peer.",
     )]);
     page.control("SH", ["REASONS"]);
     for reason in all() {

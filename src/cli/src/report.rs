@@ -330,7 +330,8 @@ impl Cause {
             Cut::Table { read, claimed } => Cause::of(
                 "table",
                 format!(
-                    "{claimed} connections claimed in a table that is broken behind the first {read}"
+                    "{claimed} connections claimed in a table that is broken behind the first \
+                     {read}"
                 ),
             ),
             Cut::Time { read, claimed } => Cause::of(

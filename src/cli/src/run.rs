@@ -44,11 +44,21 @@ pub struct Arguments {
     require: bool,
 
     /// Keep every message of each process in FILE.PID, for `sluice trace FILE` (SLUICE_TRACE)
-    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = OsStringValueParser::new().try_map(untraced))]
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = clap::ValueHint::FilePath,
+        value_parser = OsStringValueParser::new().try_map(untraced)
+    )]
     trace: Option<OsString>,
 
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments)]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "COMMAND",
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
     command: Vec<OsString>,
 }
 

@@ -37,11 +37,22 @@ pub struct Arguments {
     prometheus: bool,
 
     /// List at most so many connections of a process; all are counted
-    #[arg(long, value_name = "COUNT", default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(..=MOST_LISTED))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = LISTED,
+        value_parser = clap::value_parser!(u32).range(..=MOST_LISTED)
+    )]
     connections: u32,
 
     /// Show it again every SECONDS; JSON is one line each time then
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        value_parser = seconds
+    )]
     watch: Option<Duration>,
 }
 

@@ -378,7 +378,8 @@ mod tests {
 
     #[test]
     fn a_terminal_shows_the_reason_below_its_row() {
-        let why = "a reason that needs many words, more than there is room for at the end of a row of a terminal";
+        let why = "a reason that needs many words, more than there is room for at the end of a row \
+                   of a terminal";
         let both = [process(vec![
             connection(5, "shm", None),
             connection(14, "tcp", Some(why)),

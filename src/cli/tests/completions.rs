@@ -123,7 +123,8 @@ fn zsh_completes_the_same() {
     let output = sluice(&["completions", "zsh"]);
     std::fs::write(scratch.join("_sluice"), &output.stdout).unwrap();
     let setup = format!(
-        "PS1='> '\nfpath=({} $fpath)\nautoload -Uz compinit\ncompinit -u -D\nsetopt no_list_beep\nunsetopt list_ambiguous\nLISTMAX=1000000\n",
+        "PS1='> '\nfpath=({} $fpath)\nautoload -Uz compinit\ncompinit -u -D\nsetopt no_list_beep\n\
+         unsetopt list_ambiguous\nLISTMAX=1000000\n",
         scratch.0.display()
     );
     std::fs::write(scratch.join(".zshrc"), setup).unwrap();

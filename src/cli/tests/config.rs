@@ -129,7 +129,8 @@ fn a_users_file_is_read_and_a_bad_line_is_named() {
     assert_eq!(said_at(&scratch.0, &[]), format!("sluice: {named}\n"));
     let chosen = |path: &str| said_at(&scratch.0, &[("SLUICE_CONFIG", OsStr::new(path))]);
     assert_eq!(chosen(""), "");
-    let expected = "sluice: SLUICE_CONFIG=\"/none\" cannot be read (No such file or directory), using no file\n";
+    let expected = "sluice: SLUICE_CONFIG=\"/none\" cannot be read (No such file or directory), \
+                    using no file\n";
     assert_eq!(chosen("/none"), expected);
 }
 

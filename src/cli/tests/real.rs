@@ -103,7 +103,10 @@ fn sockets_count_once_they_are_connected() {
     // Tracked for its options, and no connection.
     client.tell("idle = socket.socket(); idle.setsockopt(6, socket.TCP_NODELAY, 1)");
     connect(&mut server, &mut client);
-    client.tell("late = socket.socket(); late.setsockopt(6, socket.TCP_NODELAY, 1); late.connect(end.getpeername())");
+    client.tell(
+        "late = socket.socket(); late.setsockopt(6, socket.TCP_NODELAY, 1); \
+         late.connect(end.getpeername())",
+    );
     server.tell("other = listener.accept()[0]");
     for process in [stat_json(server.pid()), stat_json(client.pid())] {
         assert_eq!(process["tracked"], 2, "{process:#}");
@@ -180,7 +183,10 @@ fn a_required_programs_signals_are_its_own() {
     assert_eq!(output.status.signal(), Some(libc::SIGTERM));
     let mut tool = Command::new(env!("CARGO_BIN_EXE_sluice"))
         .args(["run", "--require", "--", "python3", "-c"])
-        .arg("import signal, sys, time; signal.signal(10, lambda *_: sys.exit(3)); print('ready', flush=True); time.sleep(60)")
+        .arg(
+            "import signal, sys, time; signal.signal(10, lambda *_: sys.exit(3)); print('ready', \
+             flush=True); time.sleep(60)",
+        )
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();

@@ -30,7 +30,8 @@ fn run(library: &Path) -> Command {
 fn the_program_finds_the_library_and_its_settings() {
     let scratch = Scratch::new("run");
     let library = counting_library(&scratch);
-    let script = r#"echo "$LD_PRELOAD|$A|$SLUICE_MODE|$SLUICE_UPGRADE|$1"; grep -c libsluice.so /proc/self/maps"#;
+    let script = r#"echo "$LD_PRELOAD|$A|$SLUICE_MODE|$SLUICE_UPGRADE|$1"
+        grep -c libsluice.so /proc/self/maps"#;
     let output = run(&library)
         .args([
             "-e",
@@ -157,7 +158,8 @@ fn closed_descriptors_stay_closed() {
         "LC_ALL=C $RUN ls / >&-",
         "LC_ALL=C $RUN cat <&-",
         "LC_ALL=C $RUN ls /nonexistent 2>&-",
-        "$RUN bash -c 'for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] && echo $fd; done >&3' 3>&1 <&- >&- 2>&-",
+        "$RUN bash -c 'for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] && echo $fd; done >&3' \
+         3>&1 <&- >&- 2>&-",
     ] {
         let [plain, under] = plain_and_under_the_tool(&library, script);
         assert_eq!(plain, under, "{script}");
@@ -222,7 +224,8 @@ fn a_missing_or_unusable_library_is_said() {
     };
     let here = scratch.0.display();
     let line = format!(
-        "libsluice.so is not in {here}, nor in ../lib, ../lib/sluice or ../lib/{}-linux-gnu from there; SLUICE_LIBRARY can name it",
+        "libsluice.so is not in {here}, nor in ../lib, ../lib/sluice or ../lib/{}-linux-gnu from \
+         there; SLUICE_LIBRARY can name it",
         std::env::consts::ARCH
     );
     assert_refused(&alone(), 125, &line);
@@ -279,7 +282,8 @@ fn a_setuid_program_is_run_with_a_warning() {
     };
     let output = sluice().arg(&program).arg("--help").output().unwrap();
     let warning = format!(
-        "sluice: {} is setuid, setgid or has capabilities, so the loader ignores LD_PRELOAD; it stays on TCP\n",
+        "sluice: {} is setuid, setgid or has capabilities, so the loader ignores LD_PRELOAD; it \
+         stays on TCP\n",
         program.display()
     );
     assert!(text(&output.stderr).starts_with(&warning), "{output:?}");
@@ -393,7 +397,8 @@ fn programs_that_stay_on_tcp_start_programs_that_do_not() {
     let scratch = Scratch::new("starts");
     let library = counting_library(&scratch);
     let more = "#include <unistd.h>\n__attribute__((constructor)) static void start(void)\n\
-        { execlp(\"grep\", \"grep\", \"-c\", \"libsluice.so\", \"/proc/self/maps\", (char *)0); }\n";
+                { execlp(\"grep\", \"grep\", \"-c\", \"libsluice.so\", \"/proc/self/maps\", \
+                (char *)0); }\n";
     for (name, compiler) in [("musl", &["musl-gcc"][..]), ("static", &["cc", "-static"])] {
         if let Some(program) = compiled(&scratch, name, compiler, more) {
             let output = run(&library).arg(&program).output().unwrap();

@@ -8,7 +8,7 @@
 mod common;
 
 use common::{Python, Scratch, assert_refused, counting_library, sluice, stat_json, text};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -60,7 +60,27 @@ fn every_count_is_shown() {
         json!([{"code": "below-threshold", "words": words, "count": 1}])
     );
     assert_eq!(process["off"], false);
-    let fast = &connections[0];
+    fast_one_is_shown(&connections[0]);
+    let plain = &connections[1];
+    assert_eq!(
+        (&plain["local"], &plain["family"]),
+        (&json!("[::1]:443"), &json!("ipv6"))
+    );
+    assert_eq!(
+        plain["reason"],
+        json!({"code": "no-answer", "words": sluice_stats::Reason::NoAnswer.words()})
+    );
+    assert_eq!(plain["role"], "accepted");
+    let demoted = &connections[2];
+    assert_eq!(demoted["fd"], -1);
+    assert_eq!(
+        (&demoted["transport"], &demoted["last_demotion"]["code"]),
+        (&json!("tcp"), &json!("fdopen"))
+    );
+}
+
+/// The accelerated connection of `counting_begin`.
+fn fast_one_is_shown(fast: &Value) {
     assert_eq!(
         (&fast["fd"], &fast["family"], &fast["role"]),
         (&json!(5), &json!("ipv4"), &json!("connecting"))
@@ -81,24 +101,11 @@ fn every_count_is_shown() {
     assert_eq!(fast["tx"]["ring_len"], 256 << 10);
     assert_eq!(
         fast["rx"],
-        json!({"tcp": 0, "direct": 70_000, "indirect": 0, "file": 3, "resent": 0, "adverts_fresh": 2,
-            "adverts_stale": 1, "adverts_revoked": 4, "spins": 6, "sleeps": 7, "doorbells": 8, "ring_len": 0, "ring_fill": null})
-    );
-    let plain = &connections[1];
-    assert_eq!(
-        (&plain["local"], &plain["family"]),
-        (&json!("[::1]:443"), &json!("ipv6"))
-    );
-    assert_eq!(
-        plain["reason"],
-        json!({"code": "no-answer", "words": sluice_stats::Reason::NoAnswer.words()})
-    );
-    assert_eq!(plain["role"], "accepted");
-    let demoted = &connections[2];
-    assert_eq!(demoted["fd"], -1);
-    assert_eq!(
-        (&demoted["transport"], &demoted["last_demotion"]["code"]),
-        (&json!("tcp"), &json!("fdopen"))
+        json!({
+            "tcp": 0, "direct": 70_000, "indirect": 0, "file": 3, "resent": 0,
+            "adverts_fresh": 2, "adverts_stale": 1, "adverts_revoked": 4,
+            "spins": 6, "sleeps": 7, "doorbells": 8, "ring_len": 0, "ring_fill": null
+        })
     );
 }
 
@@ -351,7 +358,8 @@ fn root_is_not_told_to_become_root() {
     };
     // SAFETY: the closure makes one system call.
     unsafe { command.pre_exec(drop) };
-    let line = "not allowed to look into it (it has capabilities that root lacks here): needs CAP_SYS_PTRACE";
+    let line = "not allowed to look into it (it has capabilities that root lacks here): needs \
+                CAP_SYS_PTRACE";
     assert_refused(
         &command.output().unwrap(),
         1,
@@ -381,12 +389,14 @@ fn with_data(scratch: &Scratch, bytes: &[u8]) -> Python {
     python.tell("libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p");
     python.tell("size = ctypes.c_size_t");
     python.tell(&format!(
-        "place = libc.mmap(None, size({len} + 8192), 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, size(0))"
+        "place = libc.mmap(None, size({len} + 8192), 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, \
+         size(0))"
     ));
     for (right, begin, len) in [("EXEC", 0, 4096), ("WRITE", 4096, len)] {
         python.tell(&format!(
-            "assert libc.mmap(size(place + {begin}), size({len}), mmap.PROT_READ | mmap.PROT_{right}, \
-             mmap.MAP_PRIVATE | 0x10, file.fileno(), size({begin})) == place + {begin}"
+            "assert libc.mmap(size(place + {begin}), size({len}), mmap.PROT_READ | \
+             mmap.PROT_{right}, mmap.MAP_PRIVATE | 0x10, file.fileno(), size({begin})) == place + \
+             {begin}"
         ));
     }
     python
@@ -417,7 +427,8 @@ fn another_layout_is_refused_with_its_version() {
     let python = with_data(&scratch, &bytes);
     let output = sluice(&["stat", &python.pid().to_string()]);
     let line = format!(
-        "python3 (pid {}): has Sluice 7.8.9 with counters of layout 99, and this tool ({}) reads layout {}",
+        "python3 (pid {}): has Sluice 7.8.9 with counters of layout 99, and this tool ({}) reads \
+         layout {}",
         python.pid(),
         env!("CARGO_PKG_VERSION"),
         sluice_stats::LAYOUT

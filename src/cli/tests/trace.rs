@@ -192,7 +192,8 @@ fn a_limit_on_files_costs_the_trace_and_not_the_program() {
 const FILTER: &str = "import struct; \
     code = [(0x20, 0, 0, 0), (0x15, 0, 1, 257), (6, 0, 0, 0x80000000), (6, 0, 0, 0x7fff0000)]; \
     kept = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *each) for each in code)); \
-    rules = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', len(code), ctypes.addressof(kept))); \
+    rules = struct.pack('HxxxxxxQ', len(code), ctypes.addressof(kept)); \
+    rules = ctypes.create_string_buffer(rules); \
     call = ctypes.CDLL(None).prctl; \
     call(38, 1, 0, 0, 0); \
     assert call(22, 2, rules, 0, 0) == 0";

@@ -11,7 +11,7 @@ use libc::{
     c_int, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
     socklen_t, ssize_t, timespec,
 };
-use sluice_readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
+use sluice_readiness::{epoll, epoll_ctl, poll as polling, select as selecting, set::Set};
 use sluice_runtime::{control_thread, fd_table};
 use sluice_sockets::sock::Sock;
 use sluice_sockets::{give_up, life, meeting, recv as receiving, send as sending, unserved};
@@ -22,7 +22,7 @@ mod vector;
 pub use option::{after_setsockopt, before_getsockopt, before_setsockopt, ioctl, own_value};
 pub use sluice_fabric::sys::{Ran, handlers};
 pub use sluice_readiness::select::numbers;
-pub use sluice_readiness::vigil::Vigil;
+pub use sluice_readiness::wait_state::WaitState;
 pub use sluice_runtime::caller;
 pub use sluice_runtime::fd_table::Entry;
 pub use sluice_runtime::thread::{hold_cancel, release_cancel};
@@ -248,10 +248,10 @@ pub unsafe fn poll(
     nfds: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     // SAFETY: passed on.
-    unsafe { polling::poll(fds, nfds, timeout, mask, vigil) }
+    unsafe { polling::poll(fds, nfds, timeout, mask, wait_state) }
 }
 /// `select` and `pselect`; `sets`: read, write, exceptional. On `Done` the sets are updated;
 /// `left`, if not null, gets the time left (as Linux `select` does; `pselect` passes null).
@@ -263,10 +263,10 @@ pub unsafe fn select(
     timeout: *const timespec,
     mask: *const sigset_t,
     left: *mut timespec,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     // SAFETY: passed on.
-    unsafe { selecting::select(nfds, sets, timeout, mask, left, vigil) }
+    unsafe { selecting::select(nfds, sets, timeout, mask, left, wait_state) }
 }
 /// RLIMIT_NOFILE: the most entries that `poll` takes.
 pub fn poll_limit() -> nfds_t {
@@ -308,7 +308,7 @@ pub fn epoll_created(fd: c_int) {
 /// The arguments are those of a C caller.
 pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict {
     // SAFETY: passed on.
-    unsafe { ctl::ctl(epfd, op, fd, event) }
+    unsafe { epoll_ctl::ctl(epfd, op, fd, event) }
 }
 /// A set whose waits may go straight to the real function, see [`plain`]: its entry.
 #[derive(Clone, Copy)]
@@ -378,11 +378,11 @@ pub unsafe fn epoll_returned(
     end: Option<u64>,
     mask: *const sigset_t,
     got: c_int,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     match plain.0.get::<Set>() {
         // SAFETY: passed on.
-        Some(set) => unsafe { epoll::returned(set, epfd, out, end, mask, got, vigil) },
+        Some(set) => unsafe { epoll::returned(set, epfd, out, end, mask, got, wait_state) },
         None => Verdict::Done(got as isize),
     }
 }
@@ -397,11 +397,11 @@ pub unsafe fn epoll_wait(
     max: c_int,
     timeout: *const timespec,
     mask: *const sigset_t,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     match e.get::<Set>() {
         // SAFETY: passed on.
-        Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask, vigil) },
+        Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask, wait_state) },
         None => Verdict::Pass(Pass::NOBODY),
     }
 }
@@ -488,8 +488,9 @@ pub fn signal_changed(number: c_int) {
         sluice_fabric::verbs::sigpipe::changed();
     }
 }
-/// A panic was caught at the edge of a hook for `fd` (-1: for none, or for several): counts it, and
-/// ends that one stream as TCP ends a lost connection. Must not panic, lock or allocate.
+
+/// A panic was caught at the boundary of a hook for `fd` (-1: for none, or for several): counts it,
+/// and ends that one stream as TCP ends a lost connection. Must not panic, lock or allocate.
 pub fn panicked(fd: c_int) {
     sluice_stats::ROOT.panics.add_shared(1);
     if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Sock>) {

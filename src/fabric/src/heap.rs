@@ -353,7 +353,9 @@ mod tests {
     proptest! {
         #[test]
         fn blocks_are_apart(
-            steps in prop::collection::vec((0usize..3, 1usize..300_000, 0u32..13, any::<usize>()), 1..200),
+            steps in prop::collection::vec(
+                (0usize..3, 1usize..300_000, 0u32..13, any::<usize>()), 1..200,
+            ),
         ) {
             let heap = Heap::new(None);
             let mut held: Vec<Held<'_>> = Vec::new();

@@ -3,9 +3,11 @@
 //! ```text
 //!   0        Header            written by the maker before it is shared, then read only
 //!   4 KiB    waiter slots      [side 0: SLOTS][side 1: SLOTS]
-//!   ...      stream slots      [STREAMS]: two directions each, headers together, apart from the data
-//!   RINGS    ring memory       [side 0: RING_REGION][side 1: RING_REGION]; a side lends from its own region
+//!   ...      stream slots      [STREAMS]: two directions each; only headers, no data
+//!   RINGS    ring memory       [side 0: RING_REGION][side 1: RING_REGION]
 //! ```
+//!
+//! A side lends rings from its own region.
 //!
 //! The file is sparse: what was never touched costs nothing. A line of a direction is written by
 //! one end only (and by the one that seals or seizes), so that the hot path moves one cache line

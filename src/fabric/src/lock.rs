@@ -26,7 +26,10 @@ pub fn me() -> usize {
     #[cfg(target_arch = "aarch64")]
     // SAFETY: tpidr_el0 is readable and holds the thread pointer.
     unsafe {
-        core::arch::asm!("mrs {}, tpidr_el0", out(reg) id, options(nostack, preserves_flags, nomem));
+        core::arch::asm!(
+            "mrs {}, tpidr_el0", out(reg) id,
+            options(nostack, preserves_flags, nomem),
+        );
     }
     id
 }

@@ -118,7 +118,8 @@ proptest! {
     /// A ring that the peer names is possible, or is none.
     #[test]
     fn rings_lie_in_their_region(
-        side in any::<usize>(), at in number(), len in length(), offset in number(), part in number(),
+        side in any::<usize>(), at in number(), len in length(),
+        offset in number(), part in number(),
     ) {
         ARENA.with(|arena| {
             let Some(ring) = arena.ring(side, at, len) else { return Ok(()) };
@@ -238,7 +239,8 @@ proptest! {
         dir.reset();
         prop_assert_eq!((dir.tx.tail.read().flagged, dir.rx.head.read().flagged), (false, false));
         let (rx, tx) = (&dir.rx_wishes, &dir.tx_wishes);
-        for word in [&rx.waiters, &rx.ring_at, &tx.waiters, &tx.from, &dir.advert.serial, &dir.offer.word] {
+        let (serial, offer) = (&dir.advert.serial, &dir.offer.word);
+        for word in [&rx.waiters, &rx.ring_at, &tx.waiters, &tx.from, serial, offer] {
             prop_assert_eq!(word.load(Ordering::Relaxed), 0);
         }
         for word in [&rx.ring_len, &rx.consent, &rx.detached, &tx.switched, &tx.detached] {
@@ -322,7 +324,10 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(64)
+    })]
 
     /// An arena whose header, seals or length are not ours is refused.
     #[test]
@@ -416,59 +421,8 @@ fn lend_to_a_liar(turns: Vec<Turn>, hits: &Cell<u32>) -> Result<(), TestCaseErro
     let (arena, _fd) = Arena::create().unwrap();
     let [ours, theirs] = Link::open_both(arena, [0, 1], true).unwrap();
     let mut used = Vec::new();
-    let said = |index: u32| &ours.stream(index).unwrap().dir[1];
     for turn in turns {
         match turn {
-            Turn::Give(len, joins) => {
-                if let Some(index) = ours.give_stream(len, 1) {
-                    prop_assert!(!used.contains(&index));
-                    if joins {
-                        theirs.join_stream(index, len, 1);
-                    }
-                    used.push(index);
-                }
-            }
-            Turn::Join(len) => {
-                if let Some(index) = theirs.give_stream(len, 1)
-                    && ours.join_stream(index, len, 1)
-                {
-                    prop_assert!(!used.contains(&index));
-                    used.push(index);
-                }
-            }
-            Turn::Leave(at) => {
-                if let Some(index) = pick(&used, at) {
-                    used.retain(|i| *i != index);
-                    let lent = ours.lent_for(index).unwrap();
-                    prop_assert!(ours.arena().unwrap().ring(0, lent.at, lent.len).is_some());
-                    ours.leave_stream(index);
-                    prop_assert_eq!(ours.lent_for(index), None);
-                    if theirs.owner(index) != 0 {
-                        theirs.leave_stream(index);
-                    }
-                }
-            }
-            Turn::Left(at) => {
-                if let Some(index) = pick(&used, at)
-                    && theirs.owner(index) != 0
-                {
-                    theirs.leave_stream(index);
-                }
-            }
-            Turn::Swap(a, b) => {
-                if let (Some(a), Some(b)) = (pick(&used, a), pick(&used, b)) {
-                    let at = said(b).rx_wishes.ring_at.load(Ordering::Relaxed);
-                    said(a).rx_wishes.ring_at.store(at, Ordering::Relaxed);
-                    let len = said(b).rx_wishes.ring_len.load(Ordering::Relaxed);
-                    said(a).rx_wishes.ring_len.store(len, Ordering::Relaxed);
-                }
-            }
-            Turn::Lie(i, at, len) => {
-                if let Some(index) = pick(&used, i) {
-                    said(index).rx_wishes.ring_at.store(at, Ordering::Relaxed);
-                    said(index).rx_wishes.ring_len.store(len, Ordering::Relaxed);
-                }
-            }
             Turn::Detached(i, word) => {
                 hits.set(hits.get() + u32::from(used.contains(&i)));
                 for dir in &ours.stream(i).unwrap().dir {
@@ -476,6 +430,8 @@ fn lend_to_a_liar(turns: Vec<Turn>, hits: &Cell<u32>) -> Result<(), TestCaseErro
                     dir.rx_wishes.detached.store(word >> 1, Ordering::Relaxed);
                 }
             }
+            Turn::Swap(..) | Turn::Lie(..) => lie_of_rings(&turn, ours, &used),
+            _ => come_or_go(&turn, [ours, theirs], &mut used)?,
         }
         let mut lent: Vec<_> = used.iter().map(|i| ours.lent_for(*i).unwrap()).collect();
         lent.sort_by_key(|l| l.at);
@@ -499,6 +455,76 @@ fn lend_to_a_liar(turns: Vec<Turn>, hits: &Cell<u32>) -> Result<(), TestCaseErro
         prop_assert!(link.close_if_unused());
     }
     Ok(())
+}
+
+/// A stream is given out, joined or left; `used` are those that this end is in.
+fn come_or_go(
+    turn: &Turn,
+    [ours, theirs]: [&Link; 2],
+    used: &mut Vec<u32>,
+) -> Result<(), TestCaseError> {
+    match *turn {
+        Turn::Give(len, joins) => {
+            if let Some(index) = ours.give_stream(len, 1) {
+                prop_assert!(!used.contains(&index));
+                if joins {
+                    theirs.join_stream(index, len, 1);
+                }
+                used.push(index);
+            }
+        }
+        Turn::Join(len) => {
+            if let Some(index) = theirs.give_stream(len, 1)
+                && ours.join_stream(index, len, 1)
+            {
+                prop_assert!(!used.contains(&index));
+                used.push(index);
+            }
+        }
+        Turn::Leave(at) => {
+            if let Some(index) = pick(used, at) {
+                used.retain(|i| *i != index);
+                let lent = ours.lent_for(index).unwrap();
+                prop_assert!(ours.arena().unwrap().ring(0, lent.at, lent.len).is_some());
+                ours.leave_stream(index);
+                prop_assert_eq!(ours.lent_for(index), None);
+                if theirs.owner(index) != 0 {
+                    theirs.leave_stream(index);
+                }
+            }
+        }
+        Turn::Left(at) => {
+            if let Some(index) = pick(used, at)
+                && theirs.owner(index) != 0
+            {
+                theirs.leave_stream(index);
+            }
+        }
+        Turn::Swap(..) | Turn::Lie(..) | Turn::Detached(..) => {}
+    }
+    Ok(())
+}
+
+/// The other end lies about the rings of the streams `used`.
+fn lie_of_rings(turn: &Turn, ours: &Link, used: &[u32]) {
+    let said = |index: u32| &ours.stream(index).unwrap().dir[1].rx_wishes;
+    match *turn {
+        Turn::Swap(a, b) => {
+            if let (Some(a), Some(b)) = (pick(used, a), pick(used, b)) {
+                let at = said(b).ring_at.load(Ordering::Relaxed);
+                said(a).ring_at.store(at, Ordering::Relaxed);
+                let len = said(b).ring_len.load(Ordering::Relaxed);
+                said(a).ring_len.store(len, Ordering::Relaxed);
+            }
+        }
+        Turn::Lie(i, at, len) => {
+            if let Some(index) = pick(used, i) {
+                said(index).ring_at.store(at, Ordering::Relaxed);
+                said(index).ring_len.store(len, Ordering::Relaxed);
+            }
+        }
+        _ => {}
+    }
 }
 
 #[test]

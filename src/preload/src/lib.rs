@@ -10,8 +10,8 @@
 //! - A thread may be cancelled in the real call of a hook: nothing with a destructor is alive
 //!   there.
 //! - `errno` is changed by the real call and by [`errno`] only.
-//! - A panic of the engine ends in [`edge::contained`]; no hook then calls the real function for a
-//!   call that moves bytes, which could repeat them.
+//! - A panic of the engine ends in [`boundary::contained`]. A hook that moves bytes does not call
+//!   the real function after one, which could repeat them.
 //!
 //! `docs/decisions/001-hooks.md` says which hooks redhook makes, which it cannot, and why.
 #![cfg(target_env = "gnu")]
@@ -19,7 +19,7 @@
 #[macro_use]
 mod real;
 #[macro_use]
-mod edge;
+mod boundary;
 mod errno;
 mod hooks;
 
@@ -49,12 +49,12 @@ fn load() {
     // The default hook would print with the program's descriptor 2, through our own `write`.
     std::panic::set_hook(Box::new(|_| {}));
     hooks::resolve();
-    edge::tell(edge::NO_FD, api::init);
+    boundary::tell(boundary::NO_FD, api::init);
 }
 
 /// Runs in `exit()` after the program's own handlers and destructors, as late as a library can.
 extern "C" fn unload() {
-    edge::tell(edge::NO_FD, api::exiting);
+    boundary::tell(boundary::NO_FD, api::exiting);
 }
 
 // A preloaded library is needed by no other, so the loader finalises it after the program itself.

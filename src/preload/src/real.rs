@@ -105,7 +105,7 @@ impl<F: Copy> Slot<F> {
     }
 
     /// `extern "C"` and never inlined, so that hooks need no landing pad for it (see
-    /// [`crate::edge::contained`]).
+    /// [`crate::boundary::contained`]).
     #[cold]
     #[inline(never)]
     #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
@@ -199,7 +199,10 @@ macro_rules! late {
 /// Others go to the real function by a jump. The body is then a function of its own, so that what
 /// it stores on the stack is not stored for them.
 macro_rules! hooks {
-    ($(unsafe fn $name:ident($($v:ident: $t:ty),*) -> $r:ty => $hook:ident $(, tracked $e:ident of $fd:ident)? $body:block)*) => {
+    ($(
+        unsafe fn $name:ident($($v:ident: $t:ty),* $(,)?) -> $r:ty => $hook:ident
+        $(, tracked $e:ident of $fd:ident)? $body:block
+    )*) => {
         mod exported {
             use super::*;
 
@@ -256,7 +259,10 @@ macro_rules! hook_body {
 /// Declares hooks in the same shape for functions that redhook cannot serve; see [`Slot`]. A
 /// version after the name is the one wanted of several.
 macro_rules! late_hooks {
-    ($(unsafe fn $name:ident $(@ $version:literal)? ($($v:ident: $t:ty),*) -> $r:ty => $hook:ident $body:block)*) => {
+    ($(
+        unsafe fn $name:ident $(@ $version:literal)? ($($v:ident: $t:ty),* $(,)?) -> $r:ty
+        => $hook:ident $body:block
+    )*) => {
         #[allow(non_upper_case_globals, unused_imports)]
         mod late_slots {
             use super::*;
@@ -286,7 +292,7 @@ macro_rules! late_hooks {
 
 /// Declares further names of hooks: symbols that glibc exports for the same function.
 macro_rules! aliases {
-    ($(unsafe fn $name:ident($($v:ident: $t:ty),*) -> $r:ty = $hook:ident;)*) => {
+    ($(unsafe fn $name:ident($($v:ident: $t:ty),* $(,)?) -> $r:ty = $hook:ident;)*) => {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($v: $t),*) -> $r {

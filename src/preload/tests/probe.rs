@@ -14,7 +14,7 @@ use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pollfd, sigset_t,
     size_t, socklen_t, ssize_t, timespec,
 };
-pub use sluice_engine::api::{Error, Nap, READ, Ran, Vigil, caller, handlers};
+pub use sluice_engine::api::{Error, Nap, READ, Ran, WaitState, caller, handlers};
 use sluice_stats::Reason;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering::Relaxed};
@@ -296,7 +296,7 @@ pub unsafe fn poll(
     count: nfds_t,
     timeout: *const timespec,
     _: *const sigset_t,
-    _: &mut Vigil,
+    _: &mut WaitState,
 ) -> Verdict {
     trace(format_args!(
         "poll count {count} forever {}",
@@ -313,7 +313,7 @@ pub unsafe fn select(
     timeout: *const timespec,
     _: *const sigset_t,
     _: *mut timespec,
-    _: &mut Vigil,
+    _: &mut WaitState,
 ) -> Verdict {
     trace(format_args!(
         "select end {end} forever {}",
@@ -353,7 +353,7 @@ pub unsafe fn epoll_returned(
     _: Option<u64>,
     _: *const sigset_t,
     got: c_int,
-    _: &mut Vigil,
+    _: &mut WaitState,
 ) -> Verdict {
     Verdict::Done(got as ssize_t)
 }
@@ -364,7 +364,7 @@ pub unsafe fn epoll_wait(
     _: c_int,
     timeout: *const timespec,
     _: *const sigset_t,
-    _: &mut Vigil,
+    _: &mut WaitState,
 ) -> Verdict {
     trace(format_args!("epoll_wait forever {}", timeout.is_null()));
     verdict("epoll_wait")
@@ -378,6 +378,11 @@ impl Placing {
     pub fn begin() -> Self {
         Self(())
     }
+}
+
+impl Drop for Placing {
+    /// As the engine's, which its hooks drop at a certain place.
+    fn drop(&mut self) {}
 }
 
 pub fn passing_numbers() -> u32 {

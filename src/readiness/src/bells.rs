@@ -1,4 +1,4 @@
-//! A thread's own set, in which its doorbells for poll and select are.
+//! Each thread's private set, which holds its doorbells for poll and select.
 
 use super::set::{self, Set};
 use core::cell::Cell;
@@ -26,7 +26,7 @@ pub(super) fn bells() -> Option<&'static Set> {
     Some(set)
 }
 
-/// The thread ends: its set goes.
+/// The thread ends: closes its private set.
 pub fn thread_ends() {
     if let Some(set) = BELLS.take() {
         let fd = set.fd();
@@ -35,14 +35,14 @@ pub fn thread_ends() {
     }
 }
 
-/// In the child of a fork: the private set's bells are the parent's.
+/// In the child of a fork: forgets the private set, whose doorbells are the parent's.
 pub fn after_fork() {
     BELLS.set(None);
 }
 
 impl Set {
-    /// Takes the rings and the marks of a private set, which is only ever asked whether it was
-    /// rung.
+    /// Takes all rings and marks of a private set. It only ever says that something rang; the
+    /// streams are looked at one by one.
     pub(super) fn drain(&'static self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
         let now = sys::timespec(0);
@@ -56,6 +56,6 @@ impl Set {
                 core::ptr::null(),
             )
         };
-        let _ = self.harvest(&mut []);
+        let _ = self.collect_ready(&mut []);
     }
 }

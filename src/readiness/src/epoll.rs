@@ -1,11 +1,19 @@
-//! `epoll_wait`.
+//! `epoll_wait` and its kin: one answer out of two sources.
+//!
+//! Streams on links are told from the set's ready list (`ready_list.rs`). Everything else is
+//! the kernel's to tell, by its own set under the same descriptor. A call looks at both,
+//! and sleeps in the kernel's set, which also holds the doorbells that peers ring. The sleep itself
+//! is made by the hook ([`super::wait_state`]).
+//!
+//! Neither source may keep the other from being told: streams that fill every answer make room for
+//! the kernel's events from time to time.
 
-use super::ready::Taken;
-use super::regs::Inside;
+use super::interest_list::EpollState;
+use super::kernel_events::Moment;
+use super::ready_list::Taken;
 use super::set::{self, Set};
 use super::shared;
-use super::told::Moment;
-use super::vigil::{On, Stage, Vigil};
+use super::wait_state::{On, Stage, WaitState};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys::{self, Ends};
@@ -18,25 +26,26 @@ use sluice_sockets::verdict::{Error, Pass, Verdict};
 use sluice_sockets::{events, meeting};
 use sluice_stats::Reason;
 
-/// The kernel's part of a set is looked at at least this often, however busy the rings are.
+/// The kernel is asked for its events at least this often, however busy the rings are.
 const KERNEL_NS: u64 = 50_000;
 
 const AT_ONCE: timespec = sys::timespec(0);
 
-/// ... and once in so many answers that streams fill: a program that takes few events at a time
-/// gets to all of them.
+/// The kernel is also asked once in so many answers that streams fill, so that a program that takes
+/// few events at a time gets to all of them.
 const FULL_ANSWERS: u32 = 4;
 
-/// Programs that wait for one event, or two, may use what they gave the array for once more when
-/// none came.
+/// So many events at the front of the program's array are put back if no event takes their place.
+/// The kernel leaves them alone, and a program that waits for one or two may rely on that.
 pub(super) const KEPT: usize = 2;
 /// The kernel refuses to be asked for more events at once (EP_MAX_EVENTS).
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 
-/// Turns of a wait without an event, after which the kernel is looked at whatever the marks say.
+/// After so many turns without an event the kernel is asked whatever the marks say: a peer that
+/// marks in vain must not hide the kernel's events.
 const IDLE_TURNS: u32 = 16;
-/// Where the kernel's answer has taken all places, and what it told of took none since it was told
-/// already, or is not the program's: so often it is asked for more.
+/// The kernel is asked again at most so often, where its answer was full and left places free:
+/// some of its events were told already, or are not the program's.
 const LOOKS: u32 = 8;
 
 /// `epoll_create*` returned `fd`.
@@ -50,7 +59,8 @@ pub fn created(fd: c_int) {
     }
 }
 
-/// Serves `epoll_wait` and its kin.
+/// Serves `epoll_wait` and its kin. `Verdict::Block`: the hook sleeps as `wait_state` says, and
+/// calls again.
 ///
 /// # Safety
 /// The arguments are those of a C caller.
@@ -61,20 +71,20 @@ pub unsafe fn wait(
     max: c_int,
     timeout: *const timespec,
     mask: *const sigset_t,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     // SAFETY: the caller's.
     let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
         return Verdict::Pass(Pass::NOBODY);
     };
     let timeout = timeout.as_ref();
-    if vigil.stage != Stage::Fresh {
+    if wait_state.stage != Stage::Fresh {
         let mut waiter = Waiter::new(set, epfd, events, max, mask);
-        waiter.kept = vigil.kept;
-        let slept = waiter.woken(vigil);
+        waiter.kept = wait_state.kept;
+        let slept = waiter.woken(wait_state);
         return match waiter.told(slept, false) {
             Some(verdict) => verdict,
-            None => turns(waiter, timeout, vigil),
+            None => turns(waiter, timeout, wait_state),
         };
     }
     let bad_time =
@@ -90,22 +100,26 @@ pub unsafe fn wait(
     if adopted {
         let is_users = is_null_or_users(events as usize, max as usize * EVENT);
         if caller::is_mask_missing(mask) || !is_users {
-            // The kernel's to refuse, whatever there is to tell.
+            // The kernel refuses these, whatever there is to tell.
             return Verdict::Pass(Pass::NOBODY);
         }
     }
-    turns(Waiter::new(set, epfd, events, max, mask), timeout, vigil)
+    turns(
+        Waiter::new(set, epfd, events, max, mask),
+        timeout,
+        wait_state,
+    )
 }
 
 const EVENT: usize = size_of::<epoll_event>();
 
-/// Does the kernel find out about such an array only when it writes there? (Null is no other
-/// address to it.)
+/// Does the kernel accept such an array until it writes there? It refuses addresses that cannot be
+/// a program's at once, but not null.
 fn is_null_or_users(at: usize, len: usize) -> bool {
     plausible(at.max(4096), len)
 }
 
-/// How many of so many events there is room for at `at`.
+/// How many of `count` events can be written at `at`.
 fn there(at: usize, count: usize) -> usize {
     if caller::cannot_write(at, count * EVENT) {
         caller::writable(at, count * EVENT) / EVENT
@@ -114,15 +128,15 @@ fn there(at: usize, count: usize) -> usize {
     }
 }
 
-/// Looks and sleeps in turn until there is an answer, or the edge is to sleep.
-fn turns(mut waiter: Waiter, timeout: Option<&timespec>, vigil: &mut Vigil) -> Verdict {
+/// Looks and sleeps in turn until there is an answer, or the hook is to sleep.
+fn turns(mut waiter: Waiter, timeout: Option<&timespec>, wait_state: &mut WaitState) -> Verdict {
     let set = waiter.set;
     let adopted = set.adopted.load(Ordering::Acquire) != 0;
     let poll = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
-    let mut deadline = vigil.deadline;
+    let mut deadline = wait_state.deadline;
     let mut awaits_owed = poll;
-    // Turns in which marks came without an event: a peer that makes them may not keep us here.
-    let mut idle = vigil.idle;
+    // Turns in which marks came without an event: a peer that marks in vain may not keep us here.
+    let mut idle = wait_state.idle;
     loop {
         if meeting::is_meeting() {
             sluice_rendezvous::progress_soon();
@@ -175,8 +189,8 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, vigil: &mut Vigil) -> V
             continue;
         }
         let left = timeout.map(|t| left_of(t, &mut deadline));
-        (vigil.deadline, vigil.idle) = (deadline, idle);
-        let Some(slept) = waiter.sleep(left, idle.is_multiple_of(IDLE_TURNS), vigil) else {
+        (wait_state.deadline, wait_state.idle) = (deadline, idle);
+        let Some(slept) = waiter.sleep(left, idle.is_multiple_of(IDLE_TURNS), wait_state) else {
             return Verdict::Block;
         };
         if let Some(verdict) = waiter.told(slept, left == Some(0)) {
@@ -185,7 +199,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, vigil: &mut Vigil) -> V
     }
 }
 
-/// How many ns are left of the time, which begins with the first question.
+/// How many ns are left of `time`, which begins to run at the first call of this.
 fn left_of(time: &timespec, deadline: &mut Option<u64>) -> u64 {
     let now = sys::now_ns();
     let end = *deadline.get_or_insert_with(|| {
@@ -195,8 +209,8 @@ fn left_of(time: &timespec, deadline: &mut Option<u64>) -> u64 {
     end.saturating_sub(now)
 }
 
-/// A look, without a wait, that went straight to the kernel returned `got`, and the set is no
-/// longer [plain](Set::is_plain): bells are taken out.
+/// After `epoll_wait` with timeout 0 went straight to the kernel and returned `got`, and the set is
+/// no longer [plain](Set::is_plain): takes the library's own events out of the answer.
 ///
 /// # Safety
 /// The kernel has filled `got` events of a C caller's.
@@ -212,8 +226,9 @@ pub unsafe fn looked(set: &'static Set, events: *mut epoll_event, got: c_int) ->
     waiter.over(count)
 }
 
-/// A wait that went straight to the kernel returned `got`, and the set is no longer
-/// [plain](Set::is_plain). `end` is when the wait ends; `None`: never.
+/// After a wait that went straight to the kernel returned `got`, and the set is no longer
+/// [plain](Set::is_plain): corrects the answer, or goes on waiting. `end` is when the wait ends;
+/// `None`: never.
 ///
 /// # Safety
 /// As [`wait`]; the kernel has filled `got` events.
@@ -225,14 +240,14 @@ pub unsafe fn returned(
     end: Option<u64>,
     mask: *const sigset_t,
     got: c_int,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     let left = end.map(|end| sys::timespec(end.saturating_sub(sys::now_ns())));
     let left = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    if vigil.stage != Stage::Fresh {
+    if wait_state.stage != Stage::Fresh {
         // The sleep that the long way asked for is over.
         // SAFETY: the caller's arguments, a time of ours.
-        return unsafe { wait(set, epfd, events, max, left, mask, vigil) };
+        return unsafe { wait(set, epfd, events, max, left, mask, wait_state) };
     }
     let mut waiter = Waiter::new(set, epfd, events, max, mask);
     set.awake();
@@ -245,9 +260,9 @@ pub unsafe fn returned(
         let count = waiter.append(count);
         return waiter.over(count);
     }
-    // Bells alone: the wait goes on, the long way.
+    // Doorbells alone: the wait goes on, this time by `wait`.
     // SAFETY: the caller's arguments, a time of ours.
-    unsafe { wait(set, epfd, events, max, left, mask, vigil) }
+    unsafe { wait(set, epfd, events, max, left, mask, wait_state) }
 }
 
 fn failed(e: sys::Errno) -> Verdict {
@@ -267,14 +282,14 @@ enum Slept {
     Nothing,
 }
 
-/// The front of an answer.
+/// What the first look of a call has put into the array.
 enum First {
-    /// So many streams, after which the kernel's events may go.
+    /// So many streams' events; the kernel's may follow.
     Streams(usize),
-    /// Streams, the kernel's, and other streams: the whole answer.
+    /// A complete answer: streams, the kernel's events, and streams that must come after these.
     All(usize),
-    /// Streams have something to tell, and none of the array is there: the kernel finds that out
-    /// when it has an event to write, which stays.
+    /// Nothing: a stream is ready, but the array cannot be written. The call fails as the kernel
+    /// would fail it, and the event stays.
     Nowhere,
 }
 
@@ -285,10 +300,10 @@ struct Waiter {
     events: *mut epoll_event,
     max: usize,
     mask: *const sigset_t,
-    /// So many events of the array are certain to be there, and as many as streams could fill when
+    /// So many events at the front of the array can be written: as many as streams could fill when
     /// the call began.
     sure: usize,
-    /// What the front of the array was before the call.
+    /// What the front of the array was before the call, see [`KEPT`].
     kept: Option<[epoll_event; KEPT]>,
     /// The kernel's last answer took all the places there were.
     was_full: bool,
@@ -308,7 +323,7 @@ impl Waiter {
             let filled = adopted.saturating_add(KEPT).min(max);
             sure = there(events as usize, filled);
             if (1..filled).contains(&sure) {
-                // As the kernel, which ends in front of an event that it cannot write.
+                // The kernel, too, stops at the first event that it cannot write.
                 max = sure;
             }
             let to = kept.insert([epoll_event { events: 0, u64: 0 }; KEPT]);
@@ -335,8 +350,8 @@ impl Waiter {
         unsafe { core::slice::from_raw_parts_mut(self.events, self.max) }
     }
 
-    /// How many events streams may write after the first `start`: as many as the array is known to
-    /// hold, or as streams can have.
+    /// How many events streams may write after the first `start`: no more than the array is known
+    /// to hold, and no more than there are streams.
     fn room(&self, start: usize) -> usize {
         let adopted = self.set.adopted.load(Ordering::Acquire) as usize;
         let left = self.max.saturating_sub(start);
@@ -347,8 +362,8 @@ impl Waiter {
         there((self.events as usize).wrapping_add(start * EVENT), most)
     }
 
-    /// What a look tells first, streams in the front of the array: all, or those that come before
-    /// the kernel's events.
+    /// The first look of a call: up to `most` streams go into the front of the array. With
+    /// `before_tcp` the kernel's events go before a stream whose writer did something by TCP first.
     fn first(&mut self, most: usize, before_tcp: bool) -> First {
         let set = self.set;
         if set.adopted.load(Ordering::Acquire) == 0 {
@@ -364,9 +379,9 @@ impl Waiter {
         }
         let out = self.out().get_mut(..room).unwrap_or_default();
         if !before_tcp {
-            return First::Streams(set.harvest(out));
+            return First::Streams(set.collect_ready(out));
         }
-        match set.harvest_before_tcp(out) {
+        match set.collect_ready_before_tcp(out) {
             Taken::Events(ready) => First::Streams(ready),
             Taken::BeforeTcp(ready) => match self.kernel_between(ready) {
                 0 => First::Streams(0),
@@ -375,27 +390,28 @@ impl Waiter {
         }
     }
 
-    /// An answer whose first `ready` streams are there: the kernel's events, and after these the
-    /// other streams. No signal that only the mask lets through is delivered, since there is an
-    /// answer.
+    /// Completes an answer that begins with `ready` streams: the kernel's events, and after these
+    /// the other streams. The program's signal mask is left out: a call that has an answer delivers
+    /// no signal that only the mask lets through.
     #[cold]
     fn kernel_between(&mut self, ready: usize) -> usize {
         let mask = core::mem::replace(&mut self.mask, core::ptr::null());
         let found = self.all_of_kernel(ready);
         self.mask = mask;
         if !self.was_full {
-            self.set.with(Inside::kernel_has_told);
+            self.set.with(EpollState::kernel_has_told);
         }
         self.append(found.map_or(ready, |(count, _)| count))
     }
 
-    /// The answer of a call that is not to sleep, with the kernel's events after the first `ready`
-    /// ones. `None`: something that was owed has come, for which it looks anew, once.
+    /// The answer of a call that does not sleep: `ready` streams, and the kernel's events after
+    /// them. `None`: bytes that a demotion had to send again have arrived meanwhile, so look anew.
+    /// That happens once a call.
     fn last_look(&mut self, ready: usize, turn: bool, awaits_owed: &mut bool) -> Option<Verdict> {
         let found = self.all_of_kernel(ready);
         if matches!(found, Ok((0, _))) && core::mem::take(awaits_owed) && unread_copy::is_any_owed()
         {
-            let socks = self.set.with(|inside| inside.readers()).unwrap_or_default();
+            let socks = self.set.with(|state| state.readers()).unwrap_or_default();
             if awaiting::await_first_of(socks.into_iter()) {
                 return None;
             }
@@ -410,7 +426,7 @@ impl Waiter {
         })
     }
 
-    /// Streams have filled one more answer: was that the last in a row?
+    /// Streams have filled one more answer. True: it is the kernel's turn, after so many in a row.
     fn kernel_waits(&self) -> bool {
         let full = &self.set.full_answers;
         let filled = full.load(Ordering::Relaxed) + 1;
@@ -422,8 +438,8 @@ impl Waiter {
         sys::rough_ns().wrapping_sub(self.set.looked_ns.load(Ordering::Relaxed)) >= KERNEL_NS
     }
 
-    /// The kernel's events after the first `ready` ones, translated: the count of all, and before
-    /// which of them a bell rang.
+    /// Asks the kernel for events after the first `ready` ones, and translates them. Returns the
+    /// count of all, and the place at which a doorbell stood, if one rang.
     fn kernel(
         &mut self,
         ready: usize,
@@ -452,14 +468,14 @@ impl Waiter {
         self.took(ready, got, began)
     }
 
-    /// As [`Waiter::kernel`] without a wait, and anew where what it told has left places that it
-    /// may have more for.
+    /// As [`Waiter::kernel`] without a wait. Asks again where the kernel may have more events and
+    /// the translation has left places for them.
     fn all_of_kernel(&mut self, ready: usize) -> Result<(usize, Option<usize>), sys::Errno> {
         let mut found = self.kernel(ready, Some(&AT_ONCE), Ends::NEVER)?;
         for _ in 0..LOOKS {
             let (count, bell) = found;
-            // After a bell alone comes what the kernel says of a registration that is the
-            // program's again.
+            // A registration that was parked is the program's again after its event, and the kernel
+            // tells of it in the next look.
             let only_rang = count == ready && bell.is_some();
             if !(only_rang || self.was_full) || count == self.max {
                 break;
@@ -480,15 +496,15 @@ impl Waiter {
         Ok(found)
     }
 
-    /// The kernel has put events after the first `ready` ones, in a look that began then: they are
-    /// translated.
+    /// Translates the `got` events that the kernel has put after the first `ready` ones, in a look
+    /// that began at `began`.
     fn took(
         &mut self,
         ready: usize,
         got: Result<usize, sys::Errno>,
         began: Moment,
     ) -> Result<(usize, Option<usize>), sys::Errno> {
-        // A sleep that a signal ended, perhaps after a stop, is no look.
+        // A sleep that a signal ended was no look at the kernel's events.
         let got = match got {
             Err(libc::EFAULT) if self.was_bell() => return Ok((ready, Some(ready))),
             got => got?,
@@ -506,19 +522,18 @@ impl Waiter {
         Ok(found)
     }
 
-    /// The kernel had something to tell and the array is not there. Was it one of the library's own
-    /// doorbells in the set? Then the program has no event.
+    /// The kernel had an event and could not write it into the array. Was it only a doorbell of the
+    /// library's? Then the program has no event, and the call does not fail.
     fn was_bell(&self) -> bool {
         if !is_null_or_users(self.events as usize, self.max * EVENT) {
-            // The kernel refuses that one whatever there is to tell.
+            // The kernel refuses such an array whatever there is to tell.
             return false;
         }
         self.set.silence();
         events::kernel_ready(self.epfd, libc::POLLIN) == 0
     }
 
-    /// The kernel leaves alone what it has no event for: after `count` events the front of the
-    /// array is what it was.
+    /// Puts back the front of the array after `count` events: the kernel would not have touched it.
     fn leave_rest(&mut self, count: usize) {
         if let Some(kept) = self.kept {
             for (event, old) in self.out().iter_mut().zip(kept).skip(count) {
@@ -527,16 +542,17 @@ impl Waiter {
         }
     }
 
-    /// Sleeps in the kernel's set, at most `left` ns. `None`: the edge does, by `vigil`.
+    /// Sleeps in the kernel's set, at most `left` ns. `None`: the hook does, by `wait_state`.
     fn sleep(
         &mut self,
         left: Option<u64>,
         look: bool,
-        vigil: &mut Vigil,
+        wait_state: &mut WaitState,
     ) -> Option<Result<Slept, sys::Errno>> {
         let set = self.set;
-        // What a sleep left by a jump has announced goes before this one announces the same.
-        nap::left_sleeps(vigil.frame());
+        // A handler that jumped out of an earlier sleep left its announcement: it is taken back
+        // first.
+        nap::left_sleeps(wait_state.frame());
         let mut left = left;
         let mut sliced = false;
         if sluice_rendezvous::needs_hooks() {
@@ -548,7 +564,7 @@ impl Waiter {
             }
         }
         if set.looked_ns.load(Ordering::Relaxed) == 0 && set.adopted.load(Ordering::Relaxed) != 0 {
-            // The sleep begins with a look.
+            // A sleep in the kernel's set begins with a look at it.
             set.looked_ns.store(sys::rough_ns(), Ordering::Relaxed);
         }
         set.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -567,31 +583,31 @@ impl Waiter {
             set.back_to_tcp(Reason::Shared);
             return Some(Ok(Slept::News));
         }
-        if left != Some(0) && nap::falls_asleep_in(vigil.frame(), set) {
-            vigil.on = On::Set {
+        if left != Some(0) && nap::falls_asleep_in(wait_state.frame(), set) {
+            wait_state.on = On::Set {
                 fd: self.epfd,
                 events: self.events,
                 max: self.max as c_int,
             };
-            vigil.kept = self.kept;
-            vigil.stage = Stage::Kernel;
-            vigil.sliced = sliced;
-            vigil.began = Moment::now();
-            (vigil.left, vigil.mask) = (left, self.mask);
+            wait_state.kept = self.kept;
+            wait_state.stage = Stage::Kernel;
+            wait_state.sliced = sliced;
+            wait_state.began = Moment::now();
+            (wait_state.left, wait_state.mask) = (left, self.mask);
             return None;
         }
         let timeout = left.map(sys::timespec);
-        let got = self.kernel(0, timeout.as_ref(), vigil.ran.any());
+        let got = self.kernel(0, timeout.as_ref(), wait_state.ran.any());
         set.leave();
         Some(self.slept(got, sliced))
     }
 
-    /// The edge has slept.
-    fn woken(&mut self, vigil: &mut Vigil) -> Result<Slept, sys::Errno> {
-        nap::wakes_up(vigil.frame());
-        vigil.stage = Stage::Fresh;
-        let got = self.took(0, vigil.answer, vigil.began);
-        self.slept(got, vigil.sliced)
+    /// The hook has slept: takes the kernel's answer from `wait_state`.
+    fn woken(&mut self, wait_state: &mut WaitState) -> Result<Slept, sys::Errno> {
+        nap::wakes_up(wait_state.frame());
+        wait_state.stage = Stage::Fresh;
+        let got = self.took(0, wait_state.answer, wait_state.began);
+        self.slept(got, wait_state.sliced)
     }
 
     /// What the kernel gave at the end of a sleep.
@@ -602,8 +618,8 @@ impl Waiter {
     ) -> Result<Slept, sys::Errno> {
         let (count, bell) = got?;
         if bell.is_some() {
-            // Woken for all that sleep for links to other hosts: the program may not come back
-            // soon.
+            // One thread is woken for all that sleep on links to other hosts, and the program may
+            // not wait again soon.
             self.set.drive();
         }
         if count != 0 {
@@ -627,16 +643,16 @@ impl Waiter {
         })
     }
 
-    /// The answer that a sleep has brought, if any. `last`: there was no time left for it.
+    /// The answer that a sleep has brought, if any. `last`: no time is left for another sleep.
     fn told(&mut self, slept: Result<Slept, sys::Errno>, last: bool) -> Option<Verdict> {
         match slept {
             Ok(Slept::Events(count)) => Some(self.over(count)),
             Ok(Slept::Nothing) if last => Some(self.over(0)),
             Ok(Slept::News | Slept::Nothing) => None,
             Err(e) => {
-                // News that came with the signal are reported first, as the kernel does, and with
-                // what it has by now: a program that was stopped for long is not told of streams
-                // alone.
+                // As in the kernel, news that came with the signal are told instead of it. The
+                // kernel's events go with them: a program that was stopped for long must not be
+                // told of streams alone.
                 let ready = match self.first(self.max, true) {
                     First::Streams(0) => {
                         self.set.pass_on();
@@ -661,12 +677,12 @@ impl Waiter {
         }
         let end = count + self.room(count);
         let back = self.out().get_mut(count..end).unwrap_or_default();
-        let more = set.harvest(back);
+        let more = set.collect_ready(back);
         self.fold(count, count + more)
     }
 
-    /// What `start..end` of the array says of those that the first `start` events tell of already
-    /// goes into these.
+    /// Merges `start..end` of the array into the first `start` events where the data is the same.
+    /// Returns the count of all.
     fn fold(&mut self, start: usize, end: usize) -> usize {
         let (front, back) = self.out().split_at_mut(start);
         let mut kept = 0;
@@ -688,7 +704,8 @@ impl Waiter {
         start + kept
     }
 
-    /// The call is over: other threads that wait on this set hear of what is left.
+    /// Ends the call with `count` events. Other threads that wait on this set are woken for what is
+    /// left.
     fn over(&self, count: usize) -> Verdict {
         self.set.pass_on();
         Verdict::Done(count as isize)
@@ -696,7 +713,7 @@ impl Waiter {
 }
 
 impl Set {
-    /// One sleeper less was counted: the announcement goes with the last.
+    /// A sleeper was counted out: the last one takes the announcement back.
     fn awake(&self) {
         let wanted =
             || self.sleepers.load(Ordering::SeqCst) != 0 || self.nested.load(Ordering::Relaxed);
@@ -705,7 +722,8 @@ impl Set {
         }
         self.retract();
         if wanted() {
-            // Somebody lay down in between: the announcement that was just taken back was its, too.
+            // A thread went to sleep meanwhile: the announcement that was just taken back was its,
+            // too.
             if self.announce_and_look() {
                 self.ring();
             }
@@ -720,7 +738,7 @@ impl Sleepers for Set {
         self.awake();
     }
 
-    /// Other threads that wait on this set hear of what is left.
+    /// Wakes another thread that waits on this set if there is more to tell.
     fn pass_on(&'static self) {
         if self.adopted.load(Ordering::Relaxed) != 0 {
             if self.sleepers.load(Ordering::SeqCst) != 0 && self.announce_and_look() {

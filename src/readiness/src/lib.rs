@@ -1,4 +1,4 @@
-//! Readiness: poll, select and epoll over accelerated and kernel descriptors together.
+//! Readiness: poll, select and epoll over accelerated sockets and all other descriptors together.
 
 #![cfg_attr(
     not(feature = "verbs"),
@@ -6,19 +6,19 @@
 )]
 
 pub mod bells;
-mod changed;
-pub mod ctl;
 pub mod epoll;
+pub mod epoll_ctl;
+mod interest_list;
+mod kernel_events;
 mod nest;
 mod parked;
 pub mod poll;
-mod ready;
-mod regs;
+mod ready_list;
+mod registration;
 pub mod select;
 pub mod set;
 mod shared;
-mod told;
-pub mod vigil;
+pub mod wait_state;
 
 #[cfg(feature = "verbs")]
 use core::sync::atomic::Ordering;
@@ -33,8 +33,8 @@ pub fn link_lost(link: &'static Link) {
     set::for_all(|set| set.drop_link(link));
 }
 
-/// A device's descriptor has nothing more to tell, though it may be readable until it is closed: no
-/// set shows that.
+/// Takes a device's descriptor out of all sets. It has nothing more to tell, but may stay readable
+/// until it is closed.
 #[cfg(feature = "verbs")]
 pub fn bell_goes(fd: i32) {
     set::for_all(|set| {
@@ -44,17 +44,18 @@ pub fn bell_goes(fd: i32) {
     });
 }
 
-/// Before a fork, when nothing more is done to a stream: nobody makes a set or is inside one.
+/// Before a fork, when no stream changes any more: from now on no thread makes a set or has one
+/// locked.
 pub fn hold() {
     set::hold_all();
 }
 
-/// After the fork, on both sides.
+/// After the fork, in parent and child: ends [`hold`].
 pub fn release() {
     set::release_all();
 }
 
-/// In the child of a fork: nothing here waits for anything yet.
+/// In the child of a fork: forgets the parent's waits.
 pub fn after_fork() {
     events::after_fork();
     bells::after_fork();
@@ -91,7 +92,7 @@ mod tests {
         for _ in 0..3000 {
             let set = set::alloc(-1).unwrap();
             set.add_entry();
-            set.with(|inside| inside.insert(sock, -1, 0, 0));
+            set.with(|state| state.insert(sock, -1, 0, 0));
             let ready = AtomicU32::new(0);
             let close = || {
                 ready.fetch_add(1, Ordering::SeqCst);
@@ -104,7 +105,7 @@ mod tests {
                 scope.spawn(close);
                 close();
             });
-            assert_eq!(set.with(|inside| inside.places()), Some(0));
+            assert_eq!(set.with(|state| state.places()), Some(0));
         }
     }
 
@@ -114,21 +115,21 @@ mod tests {
         let [_, closed] = sets;
         let sock = sock::alloc(-1, role::CONNECTING).unwrap();
         for set in sets {
-            set.with(|inside| inside.insert(sock, -1, 0, 0));
+            set.with(|state| state.insert(sock, -1, 0, 0));
         }
         // While one thread is inside, another closes the set's last descriptor.
         closed.drop_entry();
-        closed.with(|inside| inside.insert(sock, -1, 0, 0));
+        closed.with(|state| state.insert(sock, -1, 0, 0));
         for set in sets {
             let section = |pause: &dyn Fn()| {
-                set.with(|inside| {
+                set.with(|state| {
                     // As when its memory is about to be another.
-                    let whole = core::mem::take(inside);
+                    let whole = core::mem::take(state);
                     pause();
-                    *inside = whole;
+                    *state = whole;
                 });
             };
-            let then = || set.with(|inside| inside.places()) == Some(1);
+            let then = || set.with(|state| state.places()) == Some(1);
             assert!(forked_amid(HELD, section, then));
         }
     }

@@ -1,18 +1,21 @@
-//! Registrations that change in the mirror alone.
+//! Parked registrations: they change in the mirror alone, without a system call.
 //!
 //! An event loop that waits for "may write" and then for "may read" changes its registrations
-//! several times for each request. While a stream is wholly on the link the kernel has nothing to
-//! say of its socket but that TCP has stirred (bytes of a demotion, an end, an error). So the first
-//! change *parks* the kernel's registration: edge-triggered, asking for exactly that, under data of
-//! ours. From then on the program adds, changes and deletes in the mirror, without a system call.
+//! several times for each request. While both directions of a stream are on a link, the kernel has
+//! only one thing to say of its socket: something happened on TCP (bytes of a demotion, a FIN, an
+//! error). So the first change *parks* the kernel's registration: it becomes edge-triggered, asks
+//! for exactly that, and gets data of the library's. From then on the program's calls of
+//! `epoll_ctl` change the mirror only.
 //!
-//! When TCP stirs, the stream goes back to it, or somebody but this set's own waits is to see the
-//! kernel's registrations (a fork, a set that watches this one, a number that is closed while a dup
-//! lives), the registration is *unparked*: the kernel gets what the program last asked for, and
-//! looks anew, so that no event is lost. One that the program has deleted meanwhile (a *ghost*)
-//! goes then, or once the peer's news show that it costs more than it saves.
+//! A registration is *unparked* when something happens on TCP, when the stream goes back to TCP,
+//! and before anything but this set's own waits sees the kernel's set: a fork, a set that watches
+//! this one, a descriptor that is closed while a dup lives. The kernel then gets what the program
+//! last asked for and looks anew, so that no event is lost.
+//!
+//! A parked registration that the program has deleted is a *ghost*. It is deleted from the kernel's
+//! set when it is unparked, or when the peer marks its stream again.
 
-use super::regs::{Echo, Inside, Reg};
+use super::interest_list::{Echo, EpollState, Registration};
 use super::set::{self, Set, leave_set};
 use super::shared;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -27,12 +30,12 @@ use sluice_stats::Reason;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
-/// What TCP does under a stream that is wholly on the link: nothing, unless it stirs.
+/// What a parked registration asks the kernel for: anything that happens on TCP.
 const STIRS: u32 =
     (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP) as u32 | libc::EPOLLET as u32;
 
-/// What a registration may ask for to be served by the mirror alone. ONESHOT and EXCLUSIVE are
-/// between the kernel and its waiters.
+/// The events that a parked registration may ask for. ONESHOT and EXCLUSIVE are not among them:
+/// the kernel decides which waiter gets their event.
 const SERVED: u32 = (libc::EPOLLIN
     | libc::EPOLLPRI
     | libc::EPOLLOUT
@@ -46,12 +49,12 @@ const SERVED: u32 = (libc::EPOLLIN
     | libc::EPOLLRDHUP) as u32
     | libc::EPOLLET as u32;
 
-/// A ghost is looked at in vain once for what was known before it was deleted. A second time means
-/// that the peer marks it, and wakes this side for nothing: it goes.
+/// A ghost comes up in the ready list once for news from before it was deleted. A second time means
+/// that the peer marks it and wakes this side for nothing, so it is unparked.
 const VAIN_LOOKS: u8 = 2;
 
-/// The upper half of the data of our own registrations. No program uses it but by a guess of 1 in
-/// 2^31: it is no pointer, no descriptor, and not all ones.
+/// The upper half of the data of the library's own registrations, drawn at random. It is no
+/// pointer, no descriptor and not all ones, so a program uses the same with a chance of 1 in 2^31.
 fn prefix() -> u32 {
     static PREFIX: AtomicU32 = AtomicU32::new(0);
     let known = PREFIX.load(Ordering::Relaxed);
@@ -71,28 +74,28 @@ fn token(low: u32) -> u64 {
     u64::from(prefix()) << 32 | u64::from(low)
 }
 
-/// Data of a doorbell's registration.
+/// The data of every doorbell's registration.
 pub(super) fn bell_data() -> u64 {
     token(u32::MAX)
 }
 
-/// Of an event's data: `Some` if the registration is ours, with the place of a parked one, or one
-/// beyond all places for a bell.
+/// `Some` if an event with this data is of the library's own registrations: the place of a parked
+/// one, or for a doorbell a number beyond all places.
 #[inline]
 pub(super) fn ours(data: u64) -> Option<u32> {
     ((data >> 32) as u32 == prefix()).then_some(data as u32)
 }
 
-/// Has the kernel nothing to say of this socket?
+/// Are both directions on the link, so that the kernel has nothing to say of the socket?
 fn is_wholly_on_link(sock: &'static Sock) -> bool {
     sock.tx.state() == State::Link && events::reads_ring(sock)
 }
 
 impl Set {
-    /// Serves `epoll_ctl(op, fd)` in the mirror; `None`: the kernel has to. What is `wanted`: see
-    /// [`ctl`].
+    /// Serves `epoll_ctl(op, fd)` in the mirror alone. `None`: the kernel has to serve it. `wanted`
+    /// is as in [`ctl`].
     ///
-    /// [`ctl`]: super::ctl::ctl
+    /// [`ctl`]: super::epoll_ctl::ctl
     pub(super) fn ctl_in_mirror(
         &'static self,
         op: c_int,
@@ -103,12 +106,12 @@ impl Set {
         if self.adopted.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        // The kernel's to refuse; but a ghost is none of its business.
+        // Without a readable event the kernel must refuse the call, so a ghost must be gone there.
         let wanted = wanted.unwrap_or((u32::MAX, 0));
-        let renewed = self.with(|inside| {
-            let at = inside.find(fd, sock)?;
+        let renewed = self.with(|state| {
+            let at = state.find(fd, sock)?;
             let allowed = self.may_park();
-            let reg = inside.reg(at)?;
+            let reg = state.reg(at)?;
             let served = (wanted.0 | reg.events) & !SERVED == 0
                 && reg.ghost == (op == libc::EPOLL_CTL_ADD)
                 && reg.adopted
@@ -117,17 +120,17 @@ impl Set {
                 && (reg.parked || self.park(reg, at));
             if !served {
                 if reg.ghost {
-                    self.unpark(inside, at);
+                    self.unpark(state, at);
                 }
                 return None;
             }
             if op == libc::EPOLL_CTL_DEL {
-                inside.bury(at);
+                state.bury(at);
                 return Some(false);
             }
-            inside.renew(at, wanted.0, wanted.1);
-            // What is there is told at once, as the kernel would.
-            inside.queue_asked(at);
+            state.renew(at, wanted.0, wanted.1);
+            // The kernel, too, tells at once of what is ready.
+            state.queue_asked(at);
             Some(true)
         })??;
         if renewed {
@@ -136,14 +139,14 @@ impl Set {
         Some(Verdict::Done(0))
     }
 
-    /// Does nobody but this set's own waiters see the kernel's registrations?
+    /// Do only waits of this process on this set see the kernel's registrations?
     fn may_park(&self) -> bool {
         !self.seen.load(Ordering::SeqCst)
             && !self.nested.load(Ordering::Relaxed)
             && !shared::is_marked(self.number)
     }
 
-    fn park(&self, reg: &mut Reg, at: u32) -> bool {
+    fn park(&self, reg: &mut Registration, at: u32) -> bool {
         let (set, events) = (self.fd(), STIRS);
         reg.parked = reg.is_named()
             && sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, reg.fd, events, token(at)).is_ok();
@@ -154,9 +157,10 @@ impl Set {
         reg.parked
     }
 
-    /// The kernel's registration is the program's again, and the kernel looks anew.
-    pub(super) fn unpark(&self, inside: &mut Inside, at: u32) {
-        let Some(reg) = inside.reg(at).filter(|r| r.parked) else {
+    /// Gives the kernel what the program last asked for, which makes the kernel look anew. A ghost
+    /// is deleted.
+    pub(super) fn unpark(&self, state: &mut EpollState, at: u32) {
+        let Some(reg) = state.reg(at).filter(|r| r.parked) else {
             return;
         };
         reg.parked = false;
@@ -169,82 +173,89 @@ impl Set {
             let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, reg.fd, 0, 0);
         }
         if let Some(sock) = reg.sock
-            && self.drop_reg(inside, at, sock)
+            && self.drop_reg(state, at, sock)
         {
             leave_set(sock, self);
         }
     }
 
-    /// A parked registration has come up in the ready list: does it stay parked?
-    pub(super) fn look_at_parked(&self, inside: &mut Inside, at: u32, sock: &'static Sock) {
-        let Some(reg) = inside.reg(at) else { return };
+    /// A parked registration has come up in the ready list. Unparks it if its stream is no longer
+    /// wholly on the link, or if it is a ghost once too often.
+    pub(super) fn look_at_parked(&self, state: &mut EpollState, at: u32, sock: &'static Sock) {
+        let Some(reg) = state.reg(at) else { return };
         reg.vain += u8::from(reg.ghost);
         if reg.vain == VAIN_LOOKS || !is_wholly_on_link(sock) {
-            self.unpark(inside, at);
+            self.unpark(state, at);
         }
     }
 
-    /// Unparks what is registered of `sock`.
-    pub(super) fn unpark_sock(&self, inside: &mut Inside, sock: &'static Sock) {
-        let all: Vec<u32> = inside.of_sock(sock).collect();
+    /// Unparks all registrations of `sock`.
+    pub(super) fn unpark_sock(&self, state: &mut EpollState, sock: &'static Sock) {
+        let all: Vec<u32> = state.of_sock(sock).collect();
         for at in all {
-            self.unpark(inside, at);
+            self.unpark(state, at);
         }
     }
 
-    /// What is registered of `sock` under the number `fd`, which goes: the kernel gets what it is
-    /// to have from now on. Whether it may have to be changed once more while the socket has a
-    /// stream.
-    fn settle_number(&self, inside: &mut Inside, sock: &'static Sock, fd: c_int) -> Option<bool> {
-        let at = inside.find(fd, sock)?;
-        self.unpark(inside, at);
-        // A ghost is gone with that.
-        let reg = inside.reg(at).filter(|reg| reg.sock.is_some())?;
+    /// Gives the kernel its final registration of `sock` under the number `fd`, which is about to
+    /// be closed. True: it may have to be changed once more as long as the socket has a stream.
+    fn settle_number(
+        &self,
+        state: &mut EpollState,
+        sock: &'static Sock,
+        fd: c_int,
+    ) -> Option<bool> {
+        let at = state.find(fd, sock)?;
+        self.unpark(state, at);
+        // A ghost is gone now.
+        let reg = state.reg(at).filter(|reg| reg.sock.is_some())?;
         if reg.twin_armed && !shared::is_marked(self.number) {
             reg.change(self.fd(), ONESHOT);
         }
         Some(reg.events & (ET | ONESHOT | WRITABLE) != 0)
     }
 
-    /// The same where the stream is on its way back to TCP: OUT is the kernel's again.
-    fn put_number_back(&self, inside: &mut Inside, sock: &'static Sock, fd: c_int) {
+    /// As [`Set::settle_number`] where the stream is on its way back to TCP: POLLOUT is the
+    /// kernel's to tell again.
+    fn put_number_back(&self, state: &mut EpollState, sock: &'static Sock, fd: c_int) {
         if sock.tx.state() != State::Link
-            && let Some(at) = inside.find(fd, sock)
-            && let Some(reg) = inside.reg(at).filter(|reg| reg.out_removed)
+            && let Some(at) = state.find(fd, sock)
+            && let Some(reg) = state.reg(at).filter(|reg| reg.out_removed)
         {
             self.put_back(reg);
         }
     }
 
-    /// Others are to see the kernel's registrations as the program made them, from now on.
+    /// From now on nothing is parked: another process or set sees the kernel's registrations.
     pub(super) fn shows_itself(&self) {
-        // Looked at first: a write would cost a copied page at each fork.
+        // Read before the swap: a write would make the next fork copy the page.
         if self.seen.load(Ordering::SeqCst)
             || self.seen.swap(true, Ordering::SeqCst)
             || !self.was_entered()
         {
             return;
         }
-        self.with(|inside| {
-            for at in 0..inside.places() {
-                self.unpark(inside, at);
+        self.with(|state| {
+            for at in 0..state.places() {
+                self.unpark(state, at);
             }
         });
     }
 }
 
-/// The number `fd` of `sock` is about to be closed while a dup lives, by which the registrations
-/// under it live on: from then on it names nothing by which the kernel could be told, or another
-/// file. So what may have to change goes back to TCP first. A registration for what is there to
-/// read, as long as it is there, never has to.
+/// The descriptor `fd` of `sock` is about to be closed while a dup lives.
 ///
-/// Before the number is taken out of the table.
+/// Registrations under that number then live on in the kernel, but no `epoll_ctl` can name them any
+/// more. So a socket whose registration may have to change goes back to TCP first. A
+/// level-triggered one for input alone never has to change.
+///
+/// Called before the number is taken out of the table.
 pub fn number_goes(sock: &'static Sock, fd: c_int) {
     let sets = || (0..SETS).filter_map(|i| set::at(sock, i));
     let mut needs = false;
-    // What lies in a set of the parent's is as the kernel is to have it since the fork.
+    // In an inherited set the kernel has had the program's registrations since the fork.
     for set in sets().filter(|set| !set.inherited.load(Ordering::Relaxed)) {
-        let asks = set.with(|inside| set.settle_number(inside, sock, fd));
+        let asks = set.with(|state| set.settle_number(state, sock, fd));
         needs |= asks.flatten() == Some(true);
     }
     if !needs {
@@ -252,33 +263,34 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
     }
     let reason = Reason::RegisteredClosed;
     if sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited {
-        // The parent's stream: the child's close is none of its business.
+        // The stream is the parent's, which the child's close must not demote.
         sock.pin(reason);
         return;
     }
     give_up::begin(sock, reason);
     for set in sets() {
-        set.with(|inside| set.put_number_back(inside, sock, fd));
+        set.with(|state| set.put_number_back(state, sock, fd));
     }
 }
 
-/// The number `fd` is out of the table, and still the kernel's: what another thread has parked
-/// under it since is unparked, and a thread that looked it up there before and is about to use it
-/// is waited for.
+/// The descriptor `fd` is out of the table, and not yet closed. Unparks what another thread has
+/// parked under the number since [`number_goes`]. The set's lock also waits for a thread that
+/// looked the number up before.
 pub fn number_gone(sock: &'static Sock, fd: c_int) {
     for set in (0..SETS).filter_map(|i| set::at(sock, i)) {
-        set.with(|inside| {
-            let at = inside.find(fd, sock)?;
-            inside.reg(at)?.goes = true;
-            set.unpark(inside, at);
-            inside.reg(at)?.goes = false;
+        set.with(|state| {
+            let at = state.find(fd, sock)?;
+            state.reg(at)?.goes = true;
+            set.unpark(state, at);
+            state.reg(at)?.goes = false;
             Some(())
         });
     }
 }
 
-/// Before a fork: the child has the same kernel's sets, and knows nothing of this mirror. But it
-/// knows our own registrations, also of bells that come later.
+/// Before a fork: unparks everything, since the child shares the kernel's sets and not the mirrors.
+/// The prefix is drawn first, so that the child knows the parent's doorbells by it, also later
+/// ones.
 pub(super) fn before_fork() {
     set::for_all(Set::shows_itself);
     if set::any() {

@@ -1,9 +1,14 @@
-//! `poll` and `ppoll`.
+//! `poll` and `ppoll`; `select` comes here, too.
+//!
+//! A list without accelerated sockets is the kernel's to wait for. With some, the kernel and the
+//! rings are looked at in turn, and the thread sleeps in `ppoll` on the program's entries together
+//! with a private set that holds its doorbells ([`super::bells`]). The hook makes the sleeps
+//! ([`super::wait_state`]).
 
 use super::bells::bells;
+use super::kernel_events::{self, Moment};
 use super::set::Set;
-use super::told::{self, Moment};
-use super::vigil::{Deadline, On, Stage, Vigil};
+use super::wait_state::{Deadline, On, Stage, WaitState};
 use core::sync::atomic::Ordering;
 use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
 use sluice_fabric::shm::Link;
@@ -21,7 +26,8 @@ use sluice_transport::verbs;
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
-/// Tracked sockets of one call that are marked one by one while it waits in the kernel.
+/// So many tracked sockets of one call are marked one by one while it waits in the kernel; with
+/// more of them, all sockets are.
 const MARKED: usize = 64;
 
 /// Accelerated sockets of one call.
@@ -31,17 +37,17 @@ struct Streams {
 }
 
 impl Streams {
-    /// None has come since, and none has gone: also not one for the other.
+    /// Are these the same sockets at the same positions?
     fn is_same(&self, before: &Self) -> bool {
         let key = |&(i, sock): &(usize, &'static Sock)| (i, core::ptr::from_ref(sock));
         self.list.iter().map(key).eq(before.list.iter().map(key))
     }
 }
 
-/// Streams of a parent's are not served here: they go back to TCP at their first use.
+/// Is the socket accelerated, by this process? A parent's stream is taken back to TCP first.
 pub(super) fn own(sock: &'static Sock) -> bool {
     if demote::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
-        // What lay in the ring is readable on TCP.
+        // The bytes that lay in the ring come by TCP: they must be readable there.
         awaiting::await_owed(sock);
     }
     sock.is_accelerated()
@@ -62,7 +68,7 @@ fn accelerated(fds: &[pollfd]) -> Streams {
     Streams { list }
 }
 
-/// `poll` and `ppoll`.
+/// `poll` and `ppoll`. `Verdict::Block`: the hook sleeps as `wait_state` says, and calls again.
 ///
 /// # Safety
 /// The arguments are those of a C caller.
@@ -71,22 +77,22 @@ pub unsafe fn poll(
     count: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     // SAFETY: the caller's.
     let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
         return Verdict::Pass(Pass::NOBODY);
     };
     let asked_none = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
-    if vigil.stage != Stage::Fresh {
+    if wait_state.stage != Stage::Fresh {
         // SAFETY: the caller's array, looked at before the wait.
         let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
         let end = Deadline {
-            at: vigil.deadline,
+            at: wait_state.deadline,
             asked_none,
         };
         // SAFETY: the mask is the caller's.
-        return verdict(unsafe { run(fds, &end, mask, vigil) });
+        return verdict(unsafe { run(fds, &end, mask, wait_state) });
     }
     if count == 0 || fds.is_null() || count > fd_table::TABLE_LEN as nfds_t {
         return Verdict::Pass(Pass::NOBODY);
@@ -98,7 +104,7 @@ pub unsafe fn poll(
     let len = count as usize * size_of::<pollfd>();
     let is_read_only = caller::cannot_write(fds as usize, len);
     if caller::is_mask_missing(mask) || is_read_only && caller::cannot_read(fds as usize, len) {
-        // The kernel's to refuse.
+        // The kernel refuses these.
         return Verdict::Pass(Pass::NOBODY);
     }
     // SAFETY: the caller's array.
@@ -119,7 +125,7 @@ pub unsafe fn poll(
         return Verdict::Pass(Pass::NOBODY);
     }
     if is_read_only {
-        // However long it waits.
+        // As in the kernel: at once, however long the call would wait.
         return Verdict::Failed(Error::BadAddress);
     }
     // SAFETY: the caller's array.
@@ -129,13 +135,13 @@ pub unsafe fn poll(
             .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
             .saturating_add(t.tv_nsec as u64)
     });
-    vigil.deadline = deadline;
+    wait_state.deadline = deadline;
     let end = Deadline {
         at: deadline,
         asked_none,
     };
     // SAFETY: the mask is the caller's.
-    verdict(unsafe { run(fds, &end, mask, vigil) })
+    verdict(unsafe { run(fds, &end, mask, wait_state) })
 }
 
 fn verdict(answer: Option<Result<usize, sys::Errno>>) -> Verdict {
@@ -155,8 +161,8 @@ pub(super) fn watched(set: &'static Set) {
     set.is_nested();
 }
 
-/// Waits until a descriptor is ready. The array's `revents` are filled as `ppoll` fills them.
-/// `None`: the edge sleeps, by `vigil`; then the array stays where it is.
+/// Waits until a descriptor is ready, and fills the array's `revents` as `ppoll` does. `None`: the
+/// hook sleeps as `wait_state` says, and meanwhile the array must stay where it is.
 ///
 /// # Safety
 /// `mask` is null or valid.
@@ -164,37 +170,38 @@ pub(super) unsafe fn run(
     fds: &mut [pollfd],
     end: &Deadline,
     mask: *const sigset_t,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Option<Result<usize, sys::Errno>> {
     // SAFETY: the caller's.
-    let answer = unsafe { turns(fds, end, mask, vigil) };
-    // On TCP it would lie there, and be told with whatever else is.
+    let answer = unsafe { turns(fds, end, mask, wait_state) };
+    // Bytes that a demotion sends again may be on their way. Under TCP they would be there already,
+    // and the call would tell of them with the rest.
     let is_over = matches!(answer, Some(Ok(n)) if n > 0 || end.asked_none);
     if is_over && unread_copy::is_any_owed() {
         let untold = |p: &&pollfd| p.events & READ != 0 && p.revents & READ == 0;
         if awaiting::await_first_of(fds.iter().filter(untold).filter_map(sock_of)) {
             // SAFETY: the caller's.
-            return unsafe { turns(fds, end, mask, vigil) };
+            return unsafe { turns(fds, end, mask, wait_state) };
         }
     }
     answer
 }
 
-/// As [`run`], of what is there.
+/// As [`run`], without waiting for bytes that a demotion sends again.
 unsafe fn turns(
     fds: &mut [pollfd],
     end: &Deadline,
     mask: *const sigset_t,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Option<Result<usize, sys::Errno>> {
-    match core::mem::replace(&mut vigil.stage, Stage::Fresh) {
+    match core::mem::replace(&mut wait_state.stage, Stage::Fresh) {
         Stage::Fresh => {}
         Stage::Kernel => {
-            if let Some(answer) = kernel_over(fds, vigil) {
+            if let Some(answer) = kernel_over(fds, wait_state) {
                 return Some(answer);
             }
         }
-        Stage::Streams => match sleep_over(fds, vigil) {
+        Stage::Streams => match sleep_over(fds, wait_state) {
             Ok(0) => {}
             answer => return Some(answer),
         },
@@ -205,7 +212,7 @@ unsafe fn turns(
         }
         let streams = accelerated(fds);
         if streams.list.is_empty() {
-            match in_kernel(fds, end, mask, vigil) {
+            match in_kernel(fds, end, mask, wait_state) {
                 Step::Answer(answer) => return Some(answer),
                 Step::Again => continue,
                 Step::Parked => return None,
@@ -216,7 +223,7 @@ unsafe fn turns(
         let last = if is_last { mask } else { core::ptr::null() };
         // SAFETY: the mask is the caller's.
         let ready = match unsafe { look(fds, &streams, Some(0), None, last, Ends::NEVER) } {
-            Ok(0) if is_last && !end.asked_none && vigil.ran.any().have_run() => {
+            Ok(0) if is_last && !end.asked_none && wait_state.ran.any().have_run() => {
                 return Some(Err(libc::EINTR));
             }
             Ok(ready) => ready,
@@ -228,7 +235,7 @@ unsafe fn turns(
         if spin(fds, &streams) {
             continue;
         }
-        match sleep(fds, &streams, left, mask, vigil) {
+        match sleep(fds, &streams, left, mask, wait_state) {
             Step::Answer(Ok(0)) => {}
             Step::Answer(answer) => return Some(answer),
             Step::Again => {}
@@ -237,12 +244,13 @@ unsafe fn turns(
     }
 }
 
-/// How far a wait has come.
+/// What follows from one turn of a wait.
 enum Step {
+    /// The call returns.
     Answer(Result<usize, sys::Errno>),
     /// Look again.
     Again,
-    /// The edge sleeps.
+    /// The hook sleeps.
     Parked,
 }
 
@@ -253,24 +261,25 @@ enum Step {
     reason = "sets have none, and nobody prints it"
 )]
 pub struct List {
-    /// Sockets whose input comes by TCP, marked so that no reader consents meanwhile.
+    /// Sockets whose input comes by TCP. They are marked so that no reader consents to an upgrade
+    /// during the wait: no doorbell would wake this thread for their streams.
     marked: Vec<&'static Sock>,
-    /// More than are marked: [`events::is_any_big_wait`].
+    /// There are more than can be marked one by one: see [`events::is_any_big_wait`].
     big: bool,
-    /// This thread's set with its doorbells, which it sleeps in.
+    /// This thread's private set, which holds its doorbells.
     bells: Option<&'static Set>,
-    /// Streams in whose masks of waiters its slot is; their links are pinned.
+    /// Streams that have this thread's slot in their masks of waiters. Their links are pinned.
     wished: Vec<(&'static Sock, c_short, u32, &'static Link)>,
-    /// The caller's entries and the doorbells' set, as the kernel is to see them.
+    /// What the kernel is asked to wait for: the caller's entries, and the private set.
     all: Vec<pollfd>,
     /// When the look at the kernel began.
     began: Moment,
-    /// The entries of a select, whose array is ours.
+    /// The entries of a `select`, which has no array of the caller's.
     pub(super) own: Vec<pollfd>,
 }
 
 impl List {
-    /// No reader of this socket consents from now on, until it is taken back.
+    /// From now on no reader of this socket consents to an upgrade, until this is taken back.
     fn mark(&mut self, sock: &'static Sock) {
         if self.marked.len() < MARKED {
             sock.polls.fetch_add(1, Ordering::SeqCst);
@@ -307,36 +316,42 @@ impl Announcement for List {
     }
 }
 
-/// Has the edge sleep, if it can be noted what is to be taken back; else the list is given back.
+/// Has the hook sleep, with `list` in the care of the thread's note of its sleeps. If there is no
+/// room for a note, returns the list, and the caller sleeps itself.
 fn park(
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
     stage: Stage,
     left: Option<u64>,
     mask: *const sigset_t,
     list: List,
 ) -> Option<Box<List>> {
     let list = Box::into_raw(Box::new(list));
-    if !nap::falls_asleep_over(vigil.frame(), list) {
+    if !nap::falls_asleep_over(wait_state.frame(), list) {
         // SAFETY: made a moment ago, and noted nowhere.
         return Some(unsafe { Box::from_raw(list) });
     }
-    vigil.list = list;
-    vigil.stage = stage;
-    (vigil.left, vigil.mask) = (left, mask);
+    wait_state.list = list;
+    wait_state.stage = stage;
+    (wait_state.left, wait_state.mask) = (left, mask);
     None
 }
 
-/// The edge has slept: takes back what was announced for it.
-fn unpark(vigil: &mut Vigil) -> Box<List> {
-    nap::wakes_up(vigil.frame());
-    let list = core::mem::replace(&mut vigil.list, core::ptr::null_mut());
+/// The hook has slept: takes back what was announced for it.
+fn unpark(wait_state: &mut WaitState) -> Box<List> {
+    nap::wakes_up(wait_state.frame());
+    let list = core::mem::replace(&mut wait_state.list, core::ptr::null_mut());
     // SAFETY: made in `park` for this call, whose note is taken out.
     unsafe { Box::from_raw(list) }
 }
 
-/// No stream is among them: the kernel's call, in slices while a meeting needs us, marked so that
-/// no reader consents meanwhile.
-fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &mut Vigil) -> Step {
+/// Waits in the kernel for a list without streams. The sockets are marked, so that no reader
+/// consents to an upgrade meanwhile. While a meeting needs this thread the wait is cut at its end.
+fn in_kernel(
+    fds: &mut [pollfd],
+    end: &Deadline,
+    mask: *const sigset_t,
+    wait_state: &mut WaitState,
+) -> Step {
     let mut left = end.left();
     if left == Some(0) {
         // It does not wait: nothing to mark.
@@ -355,14 +370,14 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
         hang_up(fds);
         return Step::Answer(answer.map(|_| count(fds)));
     }
-    nap::left_sleeps(vigil.frame());
+    nap::left_sleeps(wait_state.frame());
     let mut list = List::default();
     for p in fds.iter() {
         if let Some(sock) = sock_of(p) {
             list.mark(sock);
         }
     }
-    // A stream may have come up before the marks were seen.
+    // A reader may have consented before it could see the marks.
     let came_up = |p: &pollfd| sock_of(p).is_some_and(Sock::is_accelerated);
     if list.marked.iter().any(|s| s.is_accelerated()) || list.big && fds.iter().any(came_up) {
         list.take_back();
@@ -375,21 +390,21 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
         sliced = left.is_none_or(|l| meeting < l);
         left = Some(left.map_or(meeting, |l| l.min(meeting)));
     }
-    (vigil.sliced, vigil.on) = (
+    (wait_state.sliced, wait_state.on) = (
         sliced,
         On::List {
             fds: fds.as_mut_ptr(),
             count: fds.len(),
         },
     );
-    let Some(mut list) = park(vigil, Stage::Kernel, left, mask, list) else {
+    let Some(mut list) = park(wait_state, Stage::Kernel, left, mask, list) else {
         return Step::Parked;
     };
     let mut time = left.map(sys::timespec);
     let at = time
         .as_mut()
         .map_or(core::ptr::null_mut(), core::ptr::from_mut);
-    let ends = vigil.ran.any();
+    let ends = wait_state.ran.any();
     // SAFETY: the caller's array and mask; a time of ours.
     let answer = unsafe { sys::ppoll_unless(ends, fds.as_mut_ptr(), fds.len(), at, mask) };
     list.take_back();
@@ -399,20 +414,20 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
     }
 }
 
-/// What a wait in the kernel has brought, which may have begun in the moment of an end: this thread
-/// had been woken.
+/// The kernel's answer to a list without streams, completed where it caught a FIN half shown (see
+/// [`kernel_events::whole`]).
 fn complete(fds: &mut [pollfd], answer: Result<usize, sys::Errno>) -> Result<usize, sys::Errno> {
     for p in fds.iter_mut().filter(|p| p.revents & READ != 0) {
         if let Some(sock) = sock_of(p) {
-            p.revents = told::whole(sock, p.revents, p.events);
+            p.revents = kernel_events::whole(sock, p.revents, p.events);
         }
     }
     hang_up(fds);
     answer
 }
 
-/// Of what another thread is shutting down the kernel tells of room alone, where a stream has just
-/// gone back to it.
+/// Adds POLLHUP to sockets that the program has shut in both directions. Where a stream has just
+/// gone back to TCP, the kernel's own shutdown may not be done yet.
 fn hang_up(fds: &mut [pollfd]) {
     let told = fds.iter_mut().filter(|p| p.revents & WRITE != 0);
     for p in told {
@@ -424,16 +439,19 @@ fn hang_up(fds: &mut [pollfd]) {
     }
 }
 
-/// The edge has slept on a list without streams. `None`: look again.
-fn kernel_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Option<Result<usize, sys::Errno>> {
-    drop(unpark(vigil));
-    match vigil.answer {
-        Ok(0) if vigil.sliced => None,
+/// The hook has slept on a list without streams. `None`: look again.
+fn kernel_over(
+    fds: &mut [pollfd],
+    wait_state: &mut WaitState,
+) -> Option<Result<usize, sys::Errno>> {
+    drop(unpark(wait_state));
+    match wait_state.answer {
+        Ok(0) if wait_state.sliced => None,
         answer => Some(complete(fds, answer)),
     }
 }
 
-/// What the ring says of `sock`, as poll's bits, under its locks.
+/// What a stream shows, as poll's bits. Takes the socket's locks.
 fn of(sock: &'static Sock) -> c_short {
     let Ok(_rx) = sock.rx.lock.enter() else {
         return 0;
@@ -442,12 +460,12 @@ fn of(sock: &'static Sock) -> c_short {
     tx.map_or(0, |_tx| events::of_stream(sock) as c_short)
 }
 
-/// Of which of a stream's bits a wait is told.
+/// The bits of a stream that an entry is told of.
 const fn asked(p: &pollfd) -> c_short {
     p.events & (READ | WRITE) | libc::POLLHUP
 }
 
-/// One look at streams and kernel, waiting in the kernel for at most `wait` ns, also for `bell`.
+/// One look at the streams and at the kernel, which waits at most `wait` ns, also for `bell`.
 unsafe fn look(
     fds: &mut [pollfd],
     streams: &Streams,
@@ -457,7 +475,7 @@ unsafe fn look(
     ends: Ends,
 ) -> Result<usize, sys::Errno> {
     drive(streams);
-    // OUT of a socket on the link is the ring's to say: the kernel's is always ready.
+    // POLLOUT of a socket that writes to a link is the ring's to say: TCP always has room.
     let mut held: Vec<(usize, c_short)> = Vec::new();
     let mut masked: Vec<usize> = Vec::new();
     let mut any = false;
@@ -519,8 +537,8 @@ unsafe fn look(
     Ok(count(fds))
 }
 
-/// What the kernel has of room, for which it was not asked, where the socket has gone back to TCP
-/// since.
+/// Room on TCP of a socket that was on a link when the kernel was asked, so that the kernel was not
+/// asked for room, and has gone back to TCP since.
 fn room_of_tcp(sock: &Sock, p: &pollfd) -> c_short {
     let unasked = p.events & WRITE;
     if unasked == 0 || sock.tx.state() == State::Link {
@@ -529,15 +547,15 @@ fn room_of_tcp(sock: &Sock, p: &pollfd) -> c_short {
     events::kernel_ready(p.fd, unasked)
 }
 
-/// Entries of which there is something to tell.
+/// The number of entries that show something.
 fn count(fds: &[pollfd]) -> usize {
     fds.iter().filter(|p| p.revents != 0).count()
 }
 
-/// What the kernel has told, in a look that began then, as the program is to see it. `streams`:
-/// some of them may be on links.
+/// Corrects the kernel's answer of a look that began at `began` (see [`kernel_events`]). `streams`:
+/// some of the sockets may be on links.
 pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
-    if !streams && !told::is_any_other() {
+    if !streams && !kernel_events::is_any_other() {
         return;
     }
     for p in fds.iter_mut().filter(|p| p.revents != 0) {
@@ -545,13 +563,13 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
             continue;
         };
         if let Some(sock) = entry.get::<Sock>() {
-            let told = told::correct(sock, p.revents, p.events, began);
-            p.revents = told::whole(sock, told, p.events);
+            let told = kernel_events::correct(sock, p.revents, p.events, began);
+            p.revents = kernel_events::whole(sock, told, p.events);
         }
     }
 }
 
-/// Takes what links to other hosts have brought.
+/// Moves links to other hosts on, if one of the streams goes to one.
 fn drive(streams: &Streams) {
     let far = |(_, sock): &(usize, &Sock)| sock.carrier().is_driven;
     if verbs::is_used() && streams.list.iter().any(far) {
@@ -559,7 +577,7 @@ fn drive(streams: &Streams) {
     }
 }
 
-/// Spins on up to four streams.
+/// Spins until one of the streams has news, if there are at most four. False: sleep.
 fn spin(fds: &[pollfd], streams: &Streams) -> bool {
     if streams.list.len() > 4 {
         return false;
@@ -591,13 +609,13 @@ fn spin(fds: &[pollfd], streams: &Streams) -> bool {
     found
 }
 
-/// Announces on every stream, looks again, sleeps.
+/// Announces the sleep on every stream, looks again, and has the hook sleep.
 fn sleep(
     fds: &mut [pollfd],
     streams: &Streams,
     left: Option<u64>,
     mask: *const sigset_t,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Step {
     let Some(set) = bells() else {
         for &(_, sock) in &streams.list {
@@ -605,14 +623,45 @@ fn sleep(
         }
         return Step::Again;
     };
-    // What a sleep left by a jump has announced goes before this one announces the same.
-    nap::left_sleeps(vigil.frame());
+    // A handler that jumped out of an earlier sleep left its announcement: it is taken back first.
+    nap::left_sleeps(wait_state.frame());
+    let (list, moved) = announce(fds, streams, set);
+    // Has a stream come or gone since the list was made, or has one news? Then a look without a
+    // sleep.
+    let stale = moved || !accelerated(fds).is_same(streams);
+    let mut list = if stale || has_news(fds, streams) || left == Some(0) {
+        Box::new(list)
+    } else {
+        let mut list = for_the_kernel(list, fds, streams, set);
+        wait_state.on = On::List {
+            fds: list.all.as_mut_ptr(),
+            count: list.all.len(),
+        };
+        match park(wait_state, Stage::Streams, left, mask, list) {
+            None => return Step::Parked,
+            Some(list) => list,
+        }
+    };
+    let (wait, ends) = if stale {
+        (Some(0), Ends::NEVER)
+    } else {
+        (left, wait_state.ran.any())
+    };
+    // SAFETY: the mask is the caller's.
+    let answer = unsafe { look(fds, streams, wait, Some(set.fd()), mask, ends) };
+    list.take_back();
+    Step::Answer(answer)
+}
+
+/// Announces the thread's sleep on every stream, and marks the sockets that are on TCP. True: a
+/// stream has left its link meanwhile.
+fn announce(fds: &[pollfd], streams: &Streams, set: &'static Set) -> (List, bool) {
     let mut list = List {
         bells: Some(set),
         ..List::default()
     };
     let mut moved = false;
-    // Nobody rings for what comes by TCP: no reader of these consents meanwhile.
+    // This thread has no slot for streams that come up during the sleep, so none may.
     for p in fds.iter() {
         if let Some(sock) = sock_of(p)
             && !sock.is_accelerated()
@@ -629,8 +678,8 @@ fn sleep(
         if let Some(link) = link {
             link.pin();
         }
-        // Should the rest of the stream go, too, and another come up meanwhile, its reader sees the
-        // mark.
+        // The reading half is on TCP already. If the writing half follows and a new stream comes
+        // up, the mark keeps its reader from consenting.
         if p.events & READ != 0 && sock.rx.dir().is_none() {
             list.mark(sock);
         }
@@ -649,50 +698,33 @@ fn sleep(
     }
     set.sleepers.fetch_add(1, Ordering::SeqCst);
     set.announce_and_look();
-    // Streams that came or went since the list was made, or have news: a short look, then again.
-    let stale = moved || !accelerated(fds).is_same(streams);
-    let mut list = if stale || has_news(fds, streams) || left == Some(0) {
-        Box::new(list)
-    } else {
-        list.began = Moment::now();
-        list.all = fds.to_vec();
-        for &(i, sock) in &streams.list {
-            // OUT of a socket on the link is the ring's to say.
-            if let Some(p) = list.all.get_mut(i)
-                && sock.tx.state() == State::Link
-            {
-                p.events &= !WRITE;
-            }
-        }
-        list.all.push(pollfd {
-            fd: set.fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        });
-        vigil.on = On::List {
-            fds: list.all.as_mut_ptr(),
-            count: list.all.len(),
-        };
-        match park(vigil, Stage::Streams, left, mask, list) {
-            None => return Step::Parked,
-            Some(list) => list,
-        }
-    };
-    let (wait, ends) = if stale {
-        (Some(0), Ends::NEVER)
-    } else {
-        (left, vigil.ran.any())
-    };
-    // SAFETY: the mask is the caller's.
-    let answer = unsafe { look(fds, streams, wait, Some(set.fd()), mask, ends) };
-    list.take_back();
-    Step::Answer(answer)
+    (list, moved)
 }
 
-/// The edge has slept on a list with streams: what is ready now.
-fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno> {
-    let list = unpark(vigil);
-    vigil.answer?;
+/// `list` with the entries that the kernel is to wait for: the caller's and the doorbells.
+fn for_the_kernel(mut list: List, fds: &[pollfd], streams: &Streams, set: &Set) -> List {
+    list.began = Moment::now();
+    list.all = fds.to_vec();
+    for &(i, sock) in &streams.list {
+        // POLLOUT of a socket that writes to a link is the ring's to say.
+        if let Some(p) = list.all.get_mut(i)
+            && sock.tx.state() == State::Link
+        {
+            p.events &= !WRITE;
+        }
+    }
+    list.all.push(pollfd {
+        fd: set.fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    list
+}
+
+/// The hook has slept on a list with streams. Returns what is ready now.
+fn sleep_over(fds: &mut [pollfd], wait_state: &mut WaitState) -> Result<usize, sys::Errno> {
+    let list = unpark(wait_state);
+    wait_state.answer?;
     for (to, from) in fds.iter_mut().zip(&list.all) {
         to.revents = from.revents;
     }
@@ -702,8 +734,8 @@ fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno
         p.revents |= of(sock) & asked(p);
     }
     for (to, from) in fds.iter_mut().zip(&list.all) {
-        // What the kernel has told may be of a stream that has ended since, by a shutdown in
-        // another thread.
+        // The kernel was not asked for room, and a shutdown in another thread may have ended the
+        // stream since.
         if from.events != to.events
             && to.revents != 0
             && let Some(sock) = sock_of(to)
@@ -715,7 +747,7 @@ fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno
     Ok(count(fds))
 }
 
-/// Has one of the streams what is waited for?
+/// Does a stream show something that its entry asks for?
 fn has_news(fds: &[pollfd], streams: &Streams) -> bool {
     streams
         .list
@@ -723,12 +755,11 @@ fn has_news(fds: &[pollfd], streams: &Streams) -> bool {
         .any(|&(i, sock)| fds.get(i).is_some_and(|p| of(sock) & asked(p) != 0))
 }
 
-/// Enters or takes out this thread's slot on `link` as a waiter of the socket's stream. False: that
-/// is not on this link. It may have gone to another since the link was looked at, as may the
-/// structure to another connection; there the bit is another sleeper's.
+/// Enters this thread's slot on `link` among the waiters of the socket's stream, or takes it out.
+/// False: the socket is not on this link (any more), where alone the slot is this thread's.
 fn wish(sock: &'static Sock, events: c_short, link: &'static Link, slot: u32, on: bool) -> bool {
     let bit = 1u64 << slot;
-    // Of a half with a direction, under its lock, the socket's link is that direction's.
+    // Under the lock of a half that has a direction, the socket's link is the direction's.
     let is_here = || sock.link().is_some_and(|l| core::ptr::eq(l, link));
     if events & READ != 0
         && let Ok(_section) = sock.rx.lock.enter()

@@ -1,7 +1,7 @@
 //! `select` and `pselect`, by way of poll.
 
 use super::poll;
-use super::vigil::{Deadline, Vigil};
+use super::wait_state::{Deadline, WaitState};
 use crate::set::Set;
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec};
 use sluice_fabric::sys;
@@ -84,22 +84,22 @@ fn places(highest: c_int) -> c_int {
     }
 }
 
-/// How many numbers the kernel would look at for the program alone: it stops at the end of its
-/// table, whatever `nfds` says, and the library's own descriptors, which stand at the top, have
-/// made that longer than the program's sets may be.
+/// How many numbers the kernel would look at if the program ran alone. It stops at the end of its
+/// descriptor table, whatever `nfds` says. The library's own descriptors have high numbers and
+/// make that table longer, perhaps longer than the program's sets.
 ///
 /// # Safety
 /// The sets are a C caller's.
 pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
     let known = places(fd_table::highest_seen());
-    // Where nothing was ever entered, nothing of the library's is there.
+    // An empty table of ours means that the library has opened no descriptor.
     if nfds <= known || fd_table::end() == 0 || seccomp::waits_by_itself() {
         return nfds;
     }
     let longest = places(fd_table::end().max(fd_table::highest_seen()));
     let end = nfds.min(longest.max(libc::FD_SETSIZE as c_int));
     let beyond = known as usize / 64..(end as usize).div_ceil(64);
-    // A set that is not so long has nothing there.
+    // A set whose memory ends before has no bits there.
     let sets = sets.map(|set| Bits(set.cast())).map(|set| {
         if set.can_read(&beyond) {
             set
@@ -111,7 +111,8 @@ pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
     if beyond.clone().all(|at| all(at) == 0) {
         return nfds.min(known);
     }
-    // Else one of the library's that is not entered yet would be taken for the program's.
+    // Waits until all of the library's descriptors are entered: one that is not yet would be taken
+    // for the program's.
     let _all_entered = Placing::begin();
     let mut there: Vec<pollfd> = beyond
         .map(|at| (at, all(at)))
@@ -129,7 +130,7 @@ pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
     for some in there.chunks_mut(256) {
         let _ = sys::poll(some, Some(sys::timespec(0)));
     }
-    // Once more: what opens devices may take longer than anybody waits for it.
+    // Asked again, since that wait is bounded and opening a device may take longer.
     let open = there
         .iter()
         .filter(|p| p.revents & libc::POLLNVAL == 0 && !fd_table::is_internal(p.fd));
@@ -147,7 +148,7 @@ pub unsafe fn select(
     timeout: *const timespec,
     mask: *const sigset_t,
     left: *mut timespec,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     // SAFETY: the caller's.
     let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
@@ -155,11 +156,11 @@ pub unsafe fn select(
     };
     let asked_none = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
     let sets = sets.map(|set| Bits(set.cast()));
-    // SAFETY: the note of the wait that is over has owned it, and nobody else has.
-    if let Some(list) = unsafe { vigil.list.as_mut() } {
+    // SAFETY: the note of the wait that is over owned the list, and nothing else refers to it.
+    if let Some(list) = unsafe { wait_state.list.as_mut() } {
         let fds = core::mem::take(&mut list.own);
-        // SAFETY: passed on.
-        return unsafe { turns(nfds, sets, fds, asked_none, mask, left, vigil) };
+        // SAFETY: the mask and `left` are the C caller's.
+        return unsafe { turns(nfds, sets, fds, asked_none, mask, left, wait_state) };
     }
     if nfds <= 0 || seccomp::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
@@ -169,7 +170,7 @@ pub unsafe fn select(
     if caller::is_mask_missing(mask)
         || is_read_only && sets.iter().any(|set| set.cannot_read(&words))
     {
-        // The kernel's to refuse.
+        // The kernel refuses these.
         return Verdict::Pass(Pass::NOBODY);
     }
     let Asked {
@@ -186,25 +187,25 @@ pub unsafe fn select(
         return Verdict::Failed(Error::Kernel(libc::EBADF));
     }
     if is_read_only {
-        // However long it waits.
+        // As in the kernel: at once, however long the call would wait.
         return Verdict::Failed(Error::BadAddress);
     }
-    vigil.deadline = timeout.map(|t| {
+    wait_state.deadline = timeout.map(|t| {
         sys::now_ns()
             .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
             .saturating_add(t.tv_nsec as u64)
     });
-    // SAFETY: passed on.
-    unsafe { turns(nfds, sets, fds, asked_none, mask, left, vigil) }
+    // SAFETY: the mask and `left` are the C caller's.
+    unsafe { turns(nfds, sets, fds, asked_none, mask, left, wait_state) }
 }
 
 /// What the three sets ask for.
 #[derive(Default)]
 struct Asked {
     fds: Vec<pollfd>,
-    /// The library serves one of them.
+    /// One of the descriptors is tracked.
     tracked: bool,
-    /// One of them is a descriptor of the library's, so closed for the program.
+    /// One of them is the library's own, which is closed as far as the program knows.
     is_closed: bool,
 }
 
@@ -240,21 +241,22 @@ fn asked(nfds: c_int, [r, w, x]: [Bits; 3]) -> Asked {
     asked
 }
 
-/// What is asked of poll for each of the three sets, and what it then shows.
+/// For each of the three sets: the event to ask `poll` for, and the events that put a number into
+/// the answer.
 const SHOWN: [(i16, i16); 3] = [
     (libc::POLLIN, READ),
     (libc::POLLOUT, WRITE),
     (libc::POLLPRI, EXCEPT),
 ];
 
-/// Does an entry show what it is in a set for, or that it is closed?
+/// Does an entry show an event of a set that it is in, or that its descriptor is closed?
 fn is_shown(p: &pollfd) -> bool {
     let own = |(asked, bits): (i16, i16)| p.events & asked != 0 && p.revents & bits != 0;
     p.revents & libc::POLLNVAL != 0 || SHOWN.into_iter().any(own)
 }
 
-/// Polls until there is an answer, or the edge is to sleep. An entry whose number is negated is
-/// passed over: nothing it shows can be of a set.
+/// Polls until there is an answer, or the hook is to sleep. An entry with a negated number is
+/// ignored, as `poll` does: it has shown an event that is of none of its sets.
 unsafe fn turns(
     nfds: c_int,
     [r, w, x]: [Bits; 3],
@@ -262,18 +264,18 @@ unsafe fn turns(
     asked_none: bool,
     mask: *const sigset_t,
     left: *mut timespec,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     let end = Deadline {
-        at: vigil.deadline,
+        at: wait_state.deadline,
         asked_none,
     };
     let answer = loop {
         // SAFETY: the mask is the caller's.
-        let Some(answer) = (unsafe { poll::run(&mut fds, &end, mask, vigil) }) else {
-            // The entries themselves stay where they are.
-            // SAFETY: the edge has not begun to wait.
-            if let Some(list) = unsafe { vigil.list.as_mut() } {
+        let Some(answer) = (unsafe { poll::run(&mut fds, &end, mask, wait_state) }) else {
+            // Moving the vector does not move its entries, to which `wait_state` points.
+            // SAFETY: the hook has not begun to wait.
+            if let Some(list) = unsafe { wait_state.list.as_mut() } {
                 list.own = fds;
             }
             return Verdict::Block;
@@ -281,8 +283,8 @@ unsafe fn turns(
         if !answer.is_ok_and(|n| n != 0) || fds.iter().any(is_shown) {
             break answer;
         }
-        // What nobody asks for, as a reset where only PRI is looked for, ends no select: it stays
-        // as it is.
+        // An event that no set asks for, such as a reset where only POLLPRI is asked for, does not
+        // end a select, and would show at each look.
         for p in fds.iter_mut().filter(|p| p.revents != 0) {
             (p.fd, p.revents) = (!p.fd, 0);
         }
@@ -300,8 +302,7 @@ unsafe fn turns(
         }
         Ok(_) => {}
     }
-    // The kernel answers in whole words, so that nothing is left after the last number asked
-    // about.
+    // The kernel writes whole words: bits after the last number asked about become 0.
     let end = nfds as usize;
     for set in [r, w, x] {
         let behind = set.behind(end);

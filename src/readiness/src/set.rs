@@ -1,15 +1,18 @@
-//! An epoll set: the mirror of its registrations of tracked sockets, its doorbells, its ready list.
+//! An epoll instance: the library's mirror of its interest list, and the doorbells that wake the
+//! threads which wait on it.
 //!
-//! The kernel's registrations stay as the program made them, but for those of streams that change
-//! all the time ([`super::parked`]). The mirror finds a stream's registrations by the stream's
-//! number, so that a wait costs what is ready, not what is watched.
+//! The program's registrations stay in the kernel's set as the program made them. Only those that
+//! change all the time while their stream is on a link are the library's there
+//! (`parked.rs`).
 //!
-//! Lock order: a socket's lock, then a set's. Under a set's lock no socket is locked: streams are
-//! looked at without (see [`events::of_stream`]); the set's pin on a link keeps the memory there.
+//! Lock order: a socket's lock, then a set's. Under a set's lock no socket is locked. Streams are
+//! looked at without a lock (see [`sluice_sockets::events::of_stream`]), and the set's pin on
+//! their link keeps that memory mapped.
 
+use super::interest_list::{Echo, EpollState, OnLink};
 use super::parked::bell_data;
-use super::regs::{Echo, Inside, OnLink};
-use super::shared::{self, SETS_MAX};
+use super::shared;
+use super::shared::SETS_MAX;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::outlet::Outlet;
@@ -27,26 +30,27 @@ const IN: u32 = libc::EPOLLIN as u32;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
-/// An epoll set. Type-stable memory.
+/// An epoll instance of the program, or a thread's own for poll and select. Its memory stays a
+/// `Set` for the life of the process, and may serve another instance later.
 pub struct Set {
-    inside: Guarded<Option<Inside>>,
-    /// Somebody was inside, ever. Set while the making of sets is locked, so that it does not
-    /// change over a fork.
+    state: Guarded<Option<EpollState>>,
+    /// `state` was ever locked. Set under [`MAKING`], so that it does not change over a fork.
     entered: AtomicBool,
-    /// Descriptors of this process for it; 0: a free structure.
+    /// Descriptors of this process for it; 0: the structure is free.
     entries: AtomicU32,
-    /// The kernel's set.
+    /// A descriptor of the kernel's set.
     fd: AtomicI32,
-    /// An eventfd in the kernel's set, by which this process itself rings; -1: none yet.
+    /// An eventfd in the kernel's set, by which this process rings its own sleepers. Made at first
+    /// use.
     pub(super) wake: Outlet,
-    /// Its place among all sets: a relative's copy has the same.
+    /// Its place among all sets, which is the same in a child of a fork.
     pub(super) number: usize,
     /// A thread's own, for poll and select.
     pub(super) private: AtomicBool,
     /// The parent's, and not yet used by this process.
     pub(super) inherited: AtomicBool,
-    /// The kernel alone no longer answers for this set: see [`Set::is_plain`]. Stored before the
-    /// kernel's set can tell of the change; stays for the life of the set.
+    /// Not 0: the kernel's answers may need a correction, see [`Set::is_plain`]. Stored before the
+    /// kernel's set can tell of the change, and kept for the life of the set.
     special: AtomicU32,
     /// Registrations whose sockets have a stream.
     pub(super) adopted: AtomicU32,
@@ -56,26 +60,27 @@ pub struct Set {
     pub(super) nested: AtomicBool,
     /// Another process may see the kernel's set: nothing is parked in it any more.
     pub(super) seen: AtomicBool,
-    /// Somebody waits for it, or may, whom no hook serves: what is in it stays on TCP, also what
-    /// comes later.
+    /// A wait that no hook serves may be on it (io_uring, a raw system call). Its sockets stay on
+    /// TCP, also those registered later.
     pub(super) is_used_elsewhere: AtomicBool,
-    /// Streams filled a whole answer while the kernel's part was due to be looked at.
+    /// The next answer leaves room for the kernel's events: streams filled the last one while it
+    /// was time to ask the kernel.
     pub(super) kernel_turn: AtomicBool,
     /// Answers filled by streams in a row.
     pub(super) full_answers: AtomicU32,
-    /// When the kernel's part was last looked at (`sys::rough_ns`).
+    /// When the kernel was last asked for its events (`sys::rough_ns`).
     pub(super) looked_ns: AtomicU64,
-    /// CPU of the last writer, plus one, and the adaptive cells of spin.rs.
+    /// CPU of the last writer, plus one. The next two are the adaptive cells of spin.rs.
     pub(super) peer_cpu: AtomicU32,
     pub(super) spin_ns: AtomicU32,
     pub(super) spin_skip: AtomicU32,
-    /// Streams of its go to other hosts: a thread that waits drives their links.
+    /// Some of its streams go to other hosts: a thread that waits drives their links.
     pub(super) remote: AtomicBool,
 }
 
 static ALL: [AtomicPtr<Set>; SETS_MAX] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; SETS_MAX];
-/// Serialises what takes a structure into use.
+/// Held while a set is taken into use, or is entered for the first time.
 pub(super) static MAKING: Guarded<()> = Guarded::new(());
 
 /// Every structure ever made.
@@ -92,20 +97,20 @@ pub fn for_all(each: impl FnMut(&'static Set)) {
         .for_each(each);
 }
 
-/// Before a fork: no set comes up, and nobody is inside one, not even one that is no more in use:
-/// the child finds all mirrors whole.
+/// Before a fork: no thread makes a set or has one locked, so that the child finds every mirror
+/// whole. Sets that are no longer in use count, too: one may be locked while it is emptied.
 pub(super) fn hold_all() {
     MAKING.hold();
-    // Most sets of most programs are the kernel's alone: to lock them would cost a copied page for
-    // every dozen or two.
+    // Most sets of most programs never were entered. To lock these would write to their pages,
+    // which the fork would then have to copy.
     let entered = all().filter(|set| set.was_entered());
-    entered.for_each(|set| set.inside.hold());
+    entered.for_each(|set| set.state.hold());
 }
 
-/// After the fork, on both sides: of [`hold_all`].
+/// After the fork, in parent and child: ends [`hold_all`].
 pub(super) fn release_all() {
     let entered = all().filter(|set| set.was_entered());
-    entered.for_each(|set| set.inside.release());
+    entered.for_each(|set| set.state.release());
     MAKING.release();
 }
 
@@ -121,15 +126,15 @@ pub(super) fn any() -> bool {
         .is_some_and(|first| !first.load(Ordering::Acquire).is_null())
 }
 
-/// A structure for the kernel's set `fd`. `None`: too many sets; the kernel serves it alone, and
-/// sockets in it stay on TCP.
+/// A structure for the kernel's set `fd`. `None`: there are too many sets. The kernel then serves
+/// this one alone, and sockets in it stay on TCP.
 pub fn alloc(fd: i32) -> Option<&'static Set> {
     let making = MAKING.lock()?;
     let mut found: Option<&'static Set> = None;
     for (number, cell) in ALL.iter().enumerate() {
         // SAFETY: null, or a leaked set.
         match unsafe { cell.load(Ordering::Acquire).as_ref() } {
-            // One in which a thread still sleeps, though it is closed, stays its sleeper's.
+            // A closed set in which a thread still sleeps is not used again.
             Some(set)
                 if set.entries.load(Ordering::Acquire) == 0
                     && set.sleepers.load(Ordering::SeqCst) == 0
@@ -142,7 +147,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
             None => {
                 offer();
                 let made: &'static Set = Box::leak(Box::new(Set {
-                    inside: Guarded::new(None),
+                    state: Guarded::new(None),
                     entered: AtomicBool::new(false),
                     entries: AtomicU32::new(0),
                     fd: AtomicI32::new(-1),
@@ -190,13 +195,13 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
     }
     drop(making);
     if let Some(set) = found.filter(|set| set.was_entered()) {
-        // Closed in a handler that interrupted a use of it, the last one could not be emptied.
+        // It could not be emptied if a signal handler closed it in the middle of its own use.
         set.clear();
     }
     found
 }
 
-/// What sockets and links have of sets.
+/// Gives the lower layers the functions by which sockets and links call their sets.
 fn offer() {
     watcher::served_by(Calls {
         ring: |set| Set::of(set).ring(),
@@ -229,7 +234,7 @@ pub fn slots_of(sock: &'static Sock, link: &'static Link) -> u64 {
     for i in 0..SETS {
         if let Some(set) = at(sock, i)
             && let Some(slot) = set
-                .with(|inside| inside.on_link(link).map(|l| l.slot))
+                .with(|state| state.on_link(link).map(|l| l.slot))
                 .flatten()
         {
             mask |= 1 << slot;
@@ -238,7 +243,7 @@ pub fn slots_of(sock: &'static Sock, link: &'static Link) -> u64 {
     mask
 }
 
-// SAFETY: of sets alone.
+// SAFETY: no other type of object has this kind.
 unsafe impl Object for Set {
     const KIND: Kind = Kind::Set;
 }
@@ -265,14 +270,14 @@ impl Set {
         self.private.load(Ordering::Relaxed)
     }
 
-    /// Runs `f` on what the lock guards; `None` in a handler that interrupted this thread's own
-    /// use.
-    pub(super) fn with<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> Option<R> {
+    /// Runs `f` on the locked state. `None`: a signal handler that interrupted this thread while it
+    /// held the lock.
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut EpollState) -> R) -> Option<R> {
         if !self.entered.load(Ordering::Relaxed) {
             self.is_entered()?;
         }
-        let mut inside = self.inside.lock()?;
-        Some(f(inside.get_or_insert_default()))
+        let mut state = self.state.lock()?;
+        Some(f(state.get_or_insert_default()))
     }
 
     #[cold]
@@ -282,8 +287,8 @@ impl Set {
         Some(())
     }
 
-    /// Was a thread inside, ever? A thread that stores something for those inside, and then reads
-    /// false here, is seen by the first that enters.
+    /// Was the state ever locked? A thread that stores something and then reads false here knows
+    /// that the first thread to lock it will see the store.
     pub(super) fn was_entered(&self) -> bool {
         self.entered.load(Ordering::SeqCst)
     }
@@ -294,37 +299,38 @@ impl Set {
     ///
     /// Another thread may end that while the wait is in the kernel. So the caller asks again after
     /// the wait, and hands the answer to [`super::epoll::returned`] if it is no longer so.
-    /// - *No bell is shown to the program.* `special` is set before a bell enters the kernel's set.
-    ///   A thread that takes a bell's event out of it, under the kernel's lock of the set, sees
+    /// - *No doorbell is shown to the program.* `special` is set before a doorbell enters the
+    ///   kernel's set. A thread that takes its event out, under the kernel's lock of the set, sees
     ///   `special`.
     /// - *No sleeper is forgotten.* A wait that may sleep first counts in `sleepers`, then asks
     ///   (both SeqCst). A thread that adopts a stream first sets `special`, then reads `sleepers`.
-    ///   So either the waiter sees `special` and takes the long way, or its count is seen and the
-    ///   set is rung; and as with every sleeper no announcement is taken back until it has left.
+    ///   So either the waiter sees `special` and calls [`super::epoll::wait`], or its count is seen
+    ///   and the set is rung. As for every sleeper, no announcement is taken back until it has
+    ///   left.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.specialty() == 0
     }
 
-    /// 0: see [`Set::is_plain`]. A number, which costs a hook less to ask together with another.
+    /// 0 where [`Set::is_plain`]. A number, so that a hook can test it together with another one.
     #[inline(always)]
     pub fn specialty(&self) -> u32 {
         self.special.load(Ordering::SeqCst)
     }
 
-    /// From now on waits take the long way.
+    /// From now on waits do not go straight to the kernel.
     pub(super) fn no_longer_plain(&self) {
         self.special.store(1, Ordering::SeqCst);
     }
 
-    /// A thread that goes straight to the kernel's function and may sleep there counts as asleep.
-    /// One that is cancelled there, or jumps out of a handler, stays counted: bells then ring that
-    /// nobody needs, and nothing else.
+    /// Counts a thread as asleep before it goes straight to the kernel and may sleep there. If it
+    /// is cancelled there, or a handler jumps out, it stays counted, which costs needless rings
+    /// and nothing else.
     pub fn lies_down(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// It is back.
+    /// The thread has returned from the kernel.
     pub fn gets_up(&self) {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
@@ -337,7 +343,7 @@ impl Set {
     /// One descriptor less; with the last, the mirror is emptied.
     pub fn drop_entry(&'static self) {
         let mut entries = self.entries.load(Ordering::Acquire);
-        // In one step each: of two threads that close the last two, one finds that it has the last.
+        // Each in one step: of two threads that close the last two, exactly one sees the last.
         while entries > 1 {
             match self.entries.compare_exchange_weak(
                 entries,
@@ -349,12 +355,12 @@ impl Set {
                 Err(now) => entries = now,
             }
         }
-        // While it is emptied nobody takes the structure for another set.
+        // Emptied before the count is 0, so that no thread takes the structure for another set.
         self.clear();
         self.entries.store(0, Ordering::Release);
     }
 
-    /// Our own calls need a number that stays valid.
+    /// Replaces `fd` by another descriptor of the set if it was the one just closed.
     fn find_number(&'static self) {
         let mine = Entry::of(self);
         if fd_table::lookup(self.fd()) != Some(mine) {
@@ -367,11 +373,11 @@ impl Set {
     }
 
     fn clear(&'static self) {
-        let inside = self.with(core::mem::take).unwrap_or_default();
-        for sock in inside.socks() {
+        let state = self.with(core::mem::take).unwrap_or_default();
+        for sock in state.socks() {
             leave_set(sock, self);
         }
-        for on in inside.links {
+        for on in state.links {
             let streams: Vec<u32> = (0..on.reg_of.len() as u32)
                 .filter(|&s| on.reg_of.get(s as usize) != Some(&0))
                 .collect();
@@ -426,14 +432,14 @@ impl Set {
         self.wake.with(sys::ring);
     }
 
-    /// The peer's doorbell for our slot has come, or the peer to its name: into the kernel's set
-    /// with it.
+    /// Puts the doorbell for this set's waiter slot into the kernel's set. The peer has sent it, or
+    /// has connected to the set's name for it (`bell` is `None`).
     ///
-    /// Until the peer's process had made it, a ring may have gone to the doorbell of the slot's
-    /// last owner, which that process did not know yet to be gone: sleepers look again.
+    /// Before that the peer may have rung the doorbell of the slot's last owner, not knowing that
+    /// it is gone. So sleepers look again.
     pub fn add_bell(&'static self, link: &'static Link, slot: u32, bell: Option<Fd>) {
-        let entered = self.with(|inside| {
-            let on = inside.on_link(link);
+        let entered = self.with(|state| {
+            let on = state.on_link(link);
             let Some(on) = on.filter(|l| l.slot == slot && !l.lost) else {
                 return true;
             };
@@ -454,43 +460,50 @@ impl Set {
                 own_fds::forget(raw);
                 return false;
             }
-            // An old one leaves the kernel's set with its descriptor.
+            // Closing the old one takes it out of the kernel's set.
             if let Some(old) = on.bell.replace(bell) {
                 own_fds::forget(old.raw());
             }
             true
         });
         if entered != Some(true) {
-            // The peer is not to ring where nobody hears it: without a bell it asks this process
-            // to.
+            // No thread would hear a ring of the peer. Without a doorbell the peer asks this
+            // process to ring instead.
             control::drop_bell(link, slot);
         }
         self.tell();
     }
 
-    /// The peer has closed its end of the doorbell, which the kernel would tell of for ever.
+    /// Closes a doorbell whose other end the peer has closed: the kernel would tell of that for
+    /// ever.
     pub(super) fn take_bell_out(&self, on: &mut OnLink) {
         if let Some(bell) = on.bell.take() {
-            // A relative may have it open, too: closing it alone would leave it in the set.
+            // A process forked from this one may hold it open, too. Then closing it here would
+            // leave it in the kernel's set.
             let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, bell.raw(), 0, 0);
             own_fds::forget(bell.raw());
         }
     }
 
-    /// Takes what links to other hosts have brought, and gives them what there is.
+    /// Moves links to other hosts on: takes what has arrived, and posts what is to be sent.
     #[inline]
     pub(super) fn drive(&self) {
-        // Also by links that it has no streams of any more: it may have been woken in place of a
-        // thread that sleeps for these.
+        // Also links of which this set has no stream any more: this thread may have been woken in
+        // place of one that sleeps on them.
         if self.remote.load(Ordering::Relaxed) {
             verbs::drive_all();
         }
     }
 
-    /// The place of `link` in the set, made at first use: a waiter slot, and a doorbell asked for.
-    pub(super) fn place(&'static self, inside: &mut Inside, link: &'static Link) -> Option<usize> {
+    /// The index of `link` among the set's links. At first use it takes a waiter slot there and
+    /// asks the peer for a doorbell.
+    pub(super) fn place(
+        &'static self,
+        state: &mut EpollState,
+        link: &'static Link,
+    ) -> Option<usize> {
         let generation = link.generation();
-        let known = inside
+        let known = state
             .links
             .iter()
             .position(|l| core::ptr::eq(l.link, link) && l.generation == generation);
@@ -513,7 +526,7 @@ impl Set {
         } else {
             control::want_bell(link, slot)
         };
-        inside.links.push(OnLink {
+        state.links.push(OnLink {
             link,
             generation,
             slot,
@@ -523,31 +536,31 @@ impl Set {
             bell: None,
             name,
         });
-        Some(inside.links.len() - 1)
+        Some(state.links.len() - 1)
     }
 
     /// The slot of this set on `link`; for poll and select, whose private set has no registrations.
     pub(super) fn slot_for(&'static self, link: &'static Link) -> Option<u32> {
-        self.with(|inside| {
-            let at = self.place(inside, link)?;
-            inside.links.get(at).map(|l| l.slot)
+        self.with(|state| {
+            let at = self.place(state, link)?;
+            state.links.get(at).map(|l| l.slot)
         })
         .flatten()
     }
 
-    /// A link has lost its peer. What it left in the rings is still told.
+    /// A link has lost its peer. Bytes that the peer left in the rings are still told of.
     pub fn drop_link(&'static self, link: &'static Link) {
-        let gone = self.with(|inside| {
-            inside.take_marks();
-            let at = inside
+        let gone = self.with(|state| {
+            state.take_marks();
+            let at = state
                 .links
                 .iter()
                 .position(|l| core::ptr::eq(l.link, link))?;
-            let on = inside.links.get_mut(at)?;
-            // Nobody rings it any more, but a watcher of the set would see its hang-up.
+            let on = state.links.get_mut(at)?;
+            // A set that watches this one would see the hang-up of the doorbell.
             self.take_bell_out(on);
             on.lost = true;
-            (on.streams == 0).then(|| inside.links.swap_remove(at))
+            (on.streams == 0).then(|| state.links.swap_remove(at))
         });
         if let Some(on) = gone.flatten() {
             release(on);
@@ -557,7 +570,7 @@ impl Set {
 
     // --- registrations ---
 
-    /// There is something to look at for threads that wait.
+    /// Wakes threads that wait on the set, in this process or through a set that watches it.
     pub(super) fn tell(&'static self) {
         if self.nested.load(Ordering::Relaxed) {
             self.shows_news();
@@ -567,32 +580,33 @@ impl Set {
         }
     }
 
-    /// The kernel has dropped a registration.
+    /// The kernel has deleted the registration of `sock` under the number `fd`.
     pub(super) fn removed(&'static self, fd: i32, sock: &'static Sock) {
-        self.with(|inside| {
-            if inside
+        self.with(|state| {
+            if state
                 .find(fd, sock)
-                .is_none_or(|at| self.drop_reg(inside, at, sock))
+                .is_none_or(|at| self.drop_reg(state, at, sock))
             {
                 leave_set(sock, self);
             }
         });
     }
 
-    /// True: it was the socket's last.
-    pub(super) fn drop_reg(&self, inside: &mut Inside, at: u32, sock: &'static Sock) -> bool {
-        if inside.reg(at).is_some_and(|r| r.adopted) {
+    /// Takes a registration out of the mirror, and of the stream's waiters if it was the socket's
+    /// last here. True: it was.
+    pub(super) fn drop_reg(&self, state: &mut EpollState, at: u32, sock: &'static Sock) -> bool {
+        if state.reg(at).is_some_and(|r| r.adopted) {
             self.adopted.fetch_sub(1, Ordering::SeqCst);
         }
-        let last = inside.remove(at);
+        let last = state.remove(at);
         if let Some(link) = sock.link() {
             let index = sock.index.load(Ordering::Relaxed);
-            let slot = inside.on_link(link).map(|on| on.slot);
+            let slot = state.on_link(link).map(|on| on.slot);
             if let Some(slot) = slot {
                 if last {
                     self.unwish(link, index, slot);
                 }
-                if let Some(on) = inside.point(link, index, Some(sock)) {
+                if let Some(on) = state.point(link, index, Some(sock)) {
                     release(on);
                 }
             }
@@ -602,23 +616,23 @@ impl Set {
 
     /// The socket's last descriptor is closed: the kernel drops its registrations.
     pub fn forget_sock(&'static self, sock: &'static Sock) {
-        self.with(|inside| {
-            let all: Vec<u32> = inside.of_sock(sock).collect();
+        self.with(|state| {
+            let all: Vec<u32> = state.of_sock(sock).collect();
             for at in all {
-                self.drop_reg(inside, at, sock);
+                self.drop_reg(state, at, sock);
             }
         });
     }
 
-    /// The last descriptor of the socket, `fd`, is about to be closed, but its file lives on: takes
-    /// out the registrations that the kernel would have dropped. False: one is under a number that
-    /// is closed, and stays.
+    /// Deletes the socket's registrations from the kernel's set before its last descriptor `fd` is
+    /// closed. The kernel does not do it, since the library keeps the open file. False: one was
+    /// made under another number, which is closed, and stays.
     pub fn withdraw(&'static self, sock: &'static Sock, fd: i32) -> bool {
-        self.with(|inside| {
-            let all: Vec<u32> = inside.of_sock(sock).collect();
+        self.with(|state| {
+            let all: Vec<u32> = state.of_sock(sock).collect();
             let reachable = all
                 .iter()
-                .all(|&at| inside.reg(at).is_none_or(|reg| reg.fd == fd));
+                .all(|&at| state.reg(at).is_none_or(|reg| reg.fd == fd));
             if !all.is_empty() {
                 let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
             }
@@ -627,20 +641,20 @@ impl Set {
         .unwrap_or(false)
     }
 
-    /// What a registered socket writes goes to TCP again, while it may still read from the link.
-    /// The kernel's edge for room is long past: if the set is among the `waiters` for space, the
-    /// kernel looks anew, and tells if there is room.
+    /// A registered socket writes to TCP again. The kernel's edge for room is long past: if the set
+    /// is among the `waiters` for space in the ring, the kernel is made to look anew, and tells if
+    /// TCP has room.
     pub fn writes_by_tcp(&'static self, sock: &'static Sock, waiters: u64) {
-        self.with(|inside| {
-            self.unpark_sock(inside, sock);
+        self.with(|state| {
+            self.unpark_sock(state, sock);
             let slot = sock
                 .link()
-                .and_then(|link| inside.on_link(link))
+                .and_then(|link| state.on_link(link))
                 .map(|on| on.slot);
             let asked = slot.is_some_and(|slot| waiters & (1 << slot) != 0);
-            let all: Vec<u32> = inside.of_sock(sock).collect();
+            let all: Vec<u32> = state.of_sock(sock).collect();
             for i in all {
-                if let Some(reg) = inside.reg(i) {
+                if let Some(reg) = state.reg(i) {
                     let waits = reg.events & WRITABLE != 0;
                     if waits && reg.armed && (asked && reg.events & ET != 0 || reg.out_removed) {
                         self.put_back(reg);
@@ -650,62 +664,62 @@ impl Set {
         });
     }
 
-    /// A registered socket's stream is over; its memory may be another stream's soon.
+    /// A registered socket's stream is over: the registrations are the kernel's alone again. The
+    /// stream's number may soon be another's.
     pub fn forget_stream(&'static self, sock: &'static Sock, link: &'static Link, index: u32) {
         let is_shared = shared::is_marked(self.number);
-        // A parent's, which this process has not used: what it knows of the registrations is as old
-        // as the fork.
+        // A set of the parent's that this process has not used: the mirror is as old as the fork.
         let is_stale = self.inherited.load(Ordering::Relaxed);
-        let gone = self.with(|inside| {
-            let slot = inside.on_link(link).map(|on| on.slot);
-            // Somebody waits for space in the ring that is no more.
+        let gone = self.with(|state| {
+            let slot = state.on_link(link).map(|on| on.slot);
+            // Does a registration wait for space in the ring, which goes now?
             let asked = slot
                 .and_then(|slot| {
                     let (outgoing, _) = link.directions(link.stream(index)?);
                     Some(outgoing.tx_wishes.waiters.load(Ordering::SeqCst) & (1 << slot) != 0)
                 })
                 .unwrap_or(false);
-            self.unpark_sock(inside, sock);
-            let all: Vec<u32> = inside.of_sock(sock).collect();
+            self.unpark_sock(state, sock);
+            let all: Vec<u32> = state.of_sock(sock).collect();
             for i in all {
-                if inside.set_adopted(i, false) {
+                if state.set_adopted(i, false) {
                     self.adopted.fetch_sub(1, Ordering::SeqCst);
                 }
-                if let Some(reg) = inside.reg(i) {
+                if let Some(reg) = state.reg(i) {
                     let edge = reg.events & ET != 0;
                     let owed = edge
                         && (asked && reg.events & WRITABLE != 0
                             || reg.queued && reg.events & READABLE != 0);
                     reg.echo = Echo::None;
                     if is_stale {
-                        // The kernel's registration is as the parent has made it since.
+                        // The parent may have changed the kernel's registration since.
                     } else if reg.twin_armed {
-                        // What it says is dropped, but a watcher of the set would hear of every
-                        // byte. A relative may have changed it.
+                        // Its event is dropped, but a set that watches this one would be told of
+                        // every byte. Not where another process may have changed it.
                         if self.nested.load(Ordering::Relaxed) && !is_shared {
                             reg.change(self.fd(), ONESHOT);
                         }
                     } else if reg.armed && (reg.out_removed || owed) {
-                        // The kernel looks, and tells if there is something to tell.
+                        // The kernel looks anew, and tells if TCP is ready.
                         self.put_back(reg);
                     }
                     reg.out_removed = false;
                 }
             }
-            inside.point(link, index, None)
+            state.point(link, index, None)
         });
         if let Some(on) = gone.flatten() {
             release(on);
         }
     }
 
-    /// Gives up the links, which are the parent's. False: in a handler that forked in the middle of
-    /// this thread's own use of the set.
+    /// In a child: gives up the links, which are the parent's. False: a signal handler forked while
+    /// this thread had the set locked.
     pub(super) fn disown(&'static self) -> bool {
         if !self.was_entered() {
             return true;
         }
-        let Some(links) = self.with(Inside::disown) else {
+        let Some(links) = self.with(EpollState::disown) else {
             return false;
         };
         for on in links {
@@ -717,15 +731,16 @@ impl Set {
         true
     }
 
-    /// In the child of a fork: the links are the parent's, and so are the bells in the shared set.
+    /// In the child of a fork: the links are the parent's, and so are the doorbells in the kernel's
+    /// set, which both processes share.
     fn after_fork(&'static self) {
         self.inherited.store(true, Ordering::Relaxed);
         self.no_longer_plain();
         self.adopted.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
-        // One that the interrupted use goes on with is no other's: it stays out of use.
+        // A private set that the interrupted thread still uses is not freed.
         if self.disown() && self.private.load(Ordering::Relaxed) {
-            // Of a thread that does not exist here.
+            // Its thread does not exist here.
             self.clear();
             own_fds::close(self.fd());
             self.entries.store(0, Ordering::Release);
@@ -733,7 +748,7 @@ impl Set {
     }
 }
 
-/// Gives a place on a link up.
+/// Gives up a set's place on a link: doorbell, waiter slot and pin.
 pub(super) fn release(on: OnLink) {
     for fd in [&on.bell, &on.name].into_iter().flatten() {
         own_fds::forget(fd.raw());
@@ -748,7 +763,7 @@ pub(super) fn release(on: OnLink) {
     }
 }
 
-/// Notes in the socket that it is in `set`; false: it is in too many.
+/// Notes in the socket that it is in `set`. False: it is in as many sets as it can note.
 pub(super) fn enter_set(sock: &'static Sock, set: &'static Set) -> bool {
     let mine = set.as_watcher();
     if sock

@@ -1,12 +1,12 @@
 //! Sets that two processes use.
 //!
-//! A child inherits its parent's epoll sets. Most never touch them. One that does shares the
-//! kernel's registrations with its parent, and could take the parent's doorbells: from then on no
-//! stream is served by such a set, in either process. One word per set, in memory shared over fork,
-//! says so. A number that was used once by a relative is never given out again.
+//! A child inherits its parent's epoll sets, and most children never touch them. One that does
+//! shares the kernel's registrations with its parent, and could take the events of the parent's
+//! doorbells. So from then on the set serves no stream, in either process. One word per set, in
+//! memory that they share over `fork`, says so. A set's number whose word is set is not used again.
 
+use super::interest_list::Registration;
 use super::parked;
-use super::regs::Reg;
 use super::set::{self, Set};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
@@ -19,7 +19,7 @@ use sluice_stats::Reason;
 use sluice_transport::verbs;
 use std::ffi::CString;
 
-/// What the kernel asks of every registration besides.
+/// The events that the kernel adds to every registration.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// Sets of one process.
@@ -37,20 +37,20 @@ fn word(number: usize) -> Option<&'static AtomicU32> {
     Some(unsafe { &*base.add(number) })
 }
 
-/// Has a relative of this process used the set with this number?
+/// Does more than one process of a fork use the set with this number?
 #[inline]
 pub(super) fn is_marked(number: usize) -> bool {
     word(number).is_some_and(|w| w.load(Ordering::SeqCst) != 0)
 }
 
-/// Before a fork: the words must be there.
+/// Before a fork: maps the words, which the child must share, and unparks all registrations.
 pub fn before_fork() {
     parked::before_fork();
     if !WORDS.load(Ordering::Relaxed).is_null() || !set::any() {
         return;
     }
     if let Ok(base) = sys::map_zeroes(SETS_MAX * size_of::<AtomicU32>(), true) {
-        // Of two threads that fork at once the first has made them for both.
+        // If two threads fork at once, the words of the first serve both.
         let (null, order) = (core::ptr::null_mut(), Ordering::AcqRel);
         let first = WORDS.compare_exchange(null, base.cast(), order, Ordering::Relaxed);
         if first.is_err() {
@@ -89,14 +89,14 @@ fn registered(set: c_int, fd: c_int) -> Option<Vec<(u32, u64)>> {
 }
 
 impl Set {
-    /// Has the kernel what this process believes to be registered, as far as can be told? A
-    /// relative may have changed it.
-    pub(super) fn is_as_known(&self, reg: &Reg) -> bool {
+    /// Is the kernel's registration as this process believes, as far as can be told? Another
+    /// process that uses the set may have changed it.
+    pub(super) fn is_as_known(&self, reg: &Registration) -> bool {
         if !is_marked(self.number) {
             return true;
         }
         let removed = if reg.out_removed { WRITABLE } else { 0 };
-        // The kernel may have taken EPOLLWAKEUP out.
+        // The kernel leaves EPOLLWAKEUP out where the process may not block suspend.
         let of = |events: u32| (events | ALWAYS) & !(libc::EPOLLWAKEUP as u32);
         let known = (of(reg.events & !removed), reg.data);
         registered(self.fd(), reg.fd).is_none_or(|all| {
@@ -111,19 +111,19 @@ impl Set {
         if !self.inherited.swap(false, Ordering::AcqRel) {
             return;
         }
-        // Where a handler forked in the middle of a use of this very set, that has waited until
-        // now.
+        // If a signal handler forked in the middle of a use of this set, this was not possible
+        // right after the fork.
         self.disown();
         if let Some(word) = word(self.number) {
             word.store(1, Ordering::SeqCst);
         }
         self.back_to_tcp(Reason::Fork);
-        // Sleepers in the parent look at the word.
+        // Sleepers in the parent wake up and see the word.
         self.ring();
     }
 
-    /// Where a relative has come to use the set, no stream is served by it any more: what that was
-    /// told of the streams is not told here.
+    /// If another process has come to use the set, takes its streams back to TCP: the kernel must
+    /// tell both processes of their events.
     #[inline]
     pub(super) fn follow_relatives(&'static self) {
         if self.adopted.load(Ordering::Acquire) != 0 && is_marked(self.number) {
@@ -131,25 +131,25 @@ impl Set {
         }
     }
 
-    /// A wait that no hook serves is on the set, or may be: it sees what the kernel has in it, and
-    /// that alone.
+    /// A wait that no hook serves may be on the set from now on. It sees only what the kernel
+    /// tells, so all sockets in the set go to TCP.
     #[cold]
     pub fn used_elsewhere(&'static self) {
         self.is_used_elsewhere.store(true, Ordering::SeqCst);
-        for sock in self.with(|inside| inside.socks()).unwrap_or_default() {
+        for sock in self.with(|state| state.socks()).unwrap_or_default() {
             sluice_sockets::give_up::to_read(sock, Reason::SetElsewhere);
             awaiting::await_all_owed(sock);
         }
         self.takes_bells_out();
     }
 
-    /// No stream is left to ring for: takes what is the library's out of the kernel's set.
+    /// Takes doorbells out of the kernel's set that no stream needs any more.
     fn takes_bells_out(&'static self) {
-        let idle = self.with(|inside| {
-            let (idle, rest) = core::mem::take(&mut inside.links)
+        let idle = self.with(|state| {
+            let (idle, rest) = core::mem::take(&mut state.links)
                 .into_iter()
                 .partition::<Vec<_>, _>(|on| on.streams == 0);
-            inside.links = rest;
+            state.links = rest;
             idle
         });
         idle.into_iter().flatten().for_each(set::release);
@@ -159,19 +159,20 @@ impl Set {
         self.wake.close(own_fds::forget);
     }
 
-    /// No stream is served by this set any more.
+    /// Takes all streams of the set back to TCP.
     #[cold]
     pub(super) fn back_to_tcp(&'static self, reason: Reason) {
         if reason == Reason::Shared && self.remote.load(Ordering::Relaxed) {
             verbs::unbell(self.fd());
         }
-        let mut socks = self.with(|inside| inside.socks()).unwrap_or_default();
+        let mut socks = self.with(|state| state.socks()).unwrap_or_default();
         socks.retain(|sock| !process::is_vfork_child() && sock.is_accelerated());
         for sock in &socks {
             sock.pin(Reason::Shared);
             demote::demote(sock, Which::Both, reason);
         }
-        // What lay in the rings is readable on TCP: a wait that tells of room alone would deny it.
+        // Bytes that lay in the rings come by TCP. They are waited for: a wait that told of room
+        // alone would hide that there is something to read.
         for sock in socks {
             awaiting::await_owed(sock);
         }

@@ -1,5 +1,5 @@
-//! Meeting over a link that both processes already have: no name, no time limit, no thread of the
-//! program needed.
+//! Meetings over a link that the two processes already have. They need no name, have no time limit,
+//! and need no call of the program's on the asked side.
 //!
 //! ```text
 //!   asker                                           asked
@@ -13,13 +13,13 @@
 //!   attach                                          attach
 //! ```
 //!
-//! Only processes of the user that owns the other end are asked, one after the other, and only
-//! where there are few: with many a name is cheaper. Each record names the descriptor of its
-//! sender's socket, and the kernel names the sender: [`identity`](super::identity).
+//! Only processes that run as the owner of the other end are asked, one after the other, and only
+//! if there are few of them: with many a name is cheaper. Each record says which descriptor its
+//! sender's socket has, and the kernel says which process sent it: [`identity`](super::identity).
 //!
-//! A process that has not moved a byte by the socket itself keeps the question until it has: a
-//! relative may be the one that will. When both ask at once, side 0 of the link grants and side 1
-//! waits.
+//! A process that has moved no byte by the socket keeps the question until it has, since another
+//! process with the same socket may be the one that uses it. If both ends ask at once, side 0 of
+//! the link grants and side 1 waits.
 
 use super::diag::Mirror;
 use super::join::{attach, owner, refuse};
@@ -32,14 +32,14 @@ use sluice_sockets::sock::{self, Sock};
 use sluice_sockets::{inodes, tell, trigger, upgrade};
 use sluice_stats::Reason;
 
-/// Links that lead to processes of the other end's user, at most, where these are asked.
+/// Processes are asked over links only if no more links than this lead to the other end's owner.
 const LINKS: usize = 4;
-/// Questions of peers that are kept; the oldest goes first.
+/// Questions of peers that are kept at most. A new one then replaces the oldest.
 const KEPT: usize = 4096;
-/// Of one link.
+/// Questions that are kept of one link at most.
 const KEPT_OF_ONE: usize = KEPT / 2;
 
-/// A peer's question for a socket of ours that has not moved a byte here.
+/// A peer's question for a socket of this process that has moved no byte here.
 struct Question {
     key: u64,
     link: &'static Link,
@@ -59,24 +59,24 @@ impl Look {
         sock.generation.load(Ordering::Acquire) == generation
     }
 
-    /// Why this end does not leave TCP, if so.
+    /// Why this end stays on TCP, if it does.
     pub(super) fn refusal(&self) -> Option<Reason> {
         self.refuses.or_else(|| self.of.0.pinned())
     }
 }
 
-/// Is the peer of the link one that may hold this end?
+/// Does the peer of the link run as the owner of the other end?
 fn may_hold(link: &Link, mirror: Mirror) -> bool {
     link.peer_uid() == mirror.uid
 }
 
-/// The number by which a socket is held here.
+/// A descriptor of the socket, as a record names it.
 fn descriptor(sock: &Sock) -> u32 {
     sock.fd.load(Ordering::Relaxed) as u32
 }
 
-/// Asks over the first link that was not asked yet; `already` were. Returns it. First of all is the
-/// link by which the connection went before.
+/// Asks over the next link and returns that; `already` links were asked. The first one is the link
+/// that the connection used before.
 pub(super) fn ask(look: Look, already: u32) -> Option<&'static Link> {
     let last = look.of.0.last_link().filter(|l| may_hold(l, look.mirror));
     let others = || {
@@ -93,17 +93,17 @@ pub(super) fn ask(look: Look, already: u32) -> Option<&'static Link> {
         .find(|link| send_ask(link, look))
 }
 
-/// Are there links over which a question may go, and so few that it goes over all?
+/// Are there links, and so few that all of them may be asked?
 pub(super) fn can_ask() -> bool {
     (1..=LINKS).contains(&open_links().take(LINKS + 1).count())
 }
 
-/// Links over which something can be said.
+/// The links whose peers can be sent a record.
 fn open_links() -> impl Iterator<Item = &'static Link> {
     shm::all().filter(|l| l.is_alive() && l.control().is_open())
 }
 
-/// Asks over `link`; true: the question is out.
+/// Asks over `link`. True: the question is sent.
 fn send_ask(link: &Link, look: Look) -> bool {
     let ask = Message {
         token: [look.key, look.own],
@@ -115,13 +115,13 @@ fn send_ask(link: &Link, look: Look) -> bool {
     tell::tell(link, &ask, None)
 }
 
-/// Has the other end of this connection asked for it? Then grants it a stream.
+/// Grants the other end of this connection a stream, if it has asked for one.
 pub(super) fn answer(look: Look) -> Option<Pending> {
     let (link, nonce) = take_question(look)?;
     grant(look, link, nonce)
 }
 
-/// The question of the other end: over which link it came, and the nonce that it came with.
+/// Takes the question of the other end, if one is kept: its link and its nonce.
 pub(super) fn take_question(look: Look) -> Option<(&'static Link, Nonce)> {
     let question = {
         let mut kept = QUESTIONS.lock()?;
@@ -188,7 +188,7 @@ fn believe(
     })
 }
 
-/// The peer asks. What it says of itself is looked into when it has joined.
+/// The peer asks. Its proof is checked only when it joins.
 pub(super) fn on_ask(link: &'static Link, ask: &Message, sender: Option<Sender>) {
     let [key, inode] = ask.token;
     if !identity::of_link(link).has_sent(sender) {
@@ -200,7 +200,7 @@ pub(super) fn on_ask(link: &'static Link, ask: &Message, sender: Option<Sender>)
     let ours = |p: &&Pending| p.mirror.inode == inode;
     if list.by_key(key).filter(ours).is_none() {
         if let Some(granted) = look_into(link, ask) {
-            // Both ends are here, perhaps, and have met each other meanwhile.
+            // The socket may have a meeting for another key, if both ends are in this process.
             if let Some(earlier) = list.take(granted.sock) {
                 super::give_up(earlier, Reason::NoAnswer);
             }
@@ -208,8 +208,8 @@ pub(super) fn on_ask(link: &'static Link, ask: &Message, sender: Option<Sender>)
         }
         return;
     }
-    // Any other meeting is with this very peer, which has its word in that. Where both have asked
-    // each other side 0 grants.
+    // A meeting at another stage is with this very peer already, and goes on. If both have asked
+    // each other, side 0 grants.
     let waits = |p: &Pending| match p.stage {
         Stage::Named { .. } => true,
         Stage::Asked(asked, _) => {
@@ -225,15 +225,17 @@ pub(super) fn on_ask(link: &'static Link, ask: &Message, sender: Option<Sender>)
     }
 }
 
-/// Grants the peer a stream for a socket that this process does not look for, or says why not. Of a
-/// connection whose other end is not the peer's it learns no more than of one that is not here.
+/// Grants the peer a stream for a socket that this process does not look for, or says why not. If
+/// the connection's other end is not the peer's, the answer is the same as for a socket that is not
+/// here.
 fn look_into(link: &'static Link, ask: &Message) -> Option<Pending> {
     let found = inodes::find(ask.mirror).map(|(sock, _)| sock);
     let keep_for = |sock| {
         keep(link, ask);
         trigger::when_used(sock);
     };
-    // Another user's process is told of its own connections alone, also by silence.
+    // Another user's process may learn only of its own connections, and silence tells, too: so for
+    // it the socket is looked up first.
     if let Some(sock) = found.filter(|sock| link.is_of_same_user() && is_unused(sock)) {
         keep_for(sock);
         return None;
@@ -261,20 +263,20 @@ fn look_into(link: &'static Link, ask: &Message) -> Option<Pending> {
     grant(look, link, ask.nonce)
 }
 
-/// Has it moved no byte here yet, and may it leave TCP when it does?
+/// Has the socket moved no byte in this process, and may it leave TCP once it does?
 fn is_unused(sock: &Sock) -> bool {
     sock.offset() == 0 && sock.pinned().is_none()
 }
 
-/// Keeps a question for the socket of ours that will come to it.
+/// Keeps a question until this process uses the socket.
 fn keep(link: &'static Link, ask: &Message) {
     let [key, inode] = ask.token;
     let Some(mut kept) = QUESTIONS.lock() else {
         return;
     };
-    // Asked again at a later offset: the last question stands.
+    // A peer asks again at a later offset: only its last question counts.
     kept.retain(|q| q.key != key || !core::ptr::eq(q.link, link));
-    // No peer has all the places: it loses its own first.
+    // A peer that has half of the places loses its own oldest question.
     let own = |q: &Question| core::ptr::eq(q.link, link);
     let first = if kept.iter().filter(|q| own(q)).count() >= KEPT_OF_ONE {
         kept.iter().position(own)
@@ -293,7 +295,7 @@ fn keep(link: &'static Link, ask: &Message) {
     });
 }
 
-/// The peer has no such socket: the next one is asked, or the other end may wait at a name by now.
+/// The peer has no such socket: asks the next one, or goes to the other end's name.
 pub(super) fn on_not_mine(link: &Link, message: &Message, sender: Option<Sender>) {
     if !identity::of_link(link).is_process(sender) {
         return;
@@ -307,7 +309,7 @@ pub(super) fn on_not_mine(link: &Link, message: &Message, sender: Option<Sender>
     }
 }
 
-/// Asks over the next link, or comes to the name of the other end, if that waits there.
+/// Asks over the next link. After the last one connects to the other end's name, if it waits there.
 fn ask_next(meeting: Pending) -> Option<Pending> {
     let look = meeting.look();
     let Stage::Asked(_, already) = meeting.stage else {
@@ -335,8 +337,8 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, sender: Option<Send
     let Some(mut list) = PENDING.lock() else {
         return decline();
     };
-    // Our meeting ends here, in whatever stage it is: the peer's is at this one. Only two grants
-    // that cross need a rule: that of side 0 stands.
+    // The grant replaces this end's meeting, whatever its stage is: the peer has no other one. Only
+    // of two grants that cross, the one of side 0 counts.
     let crossed = |p: &Pending| matches!(p.stage, Stage::Granted(l, _) if core::ptr::eq(l, link));
     let meeting = list.take_by_key(key, |p| {
         p.mirror.inode == inode
@@ -346,9 +348,8 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, sender: Option<Send
     let Some(meeting) = meeting else {
         return decline();
     };
-    // The list stays locked until the stream is attached: else a try of the program's thread would
-    // find neither meeting nor stream, and would grant another stream; the two ends could then
-    // stand on one each.
+    // The list stays locked until the stream is attached. Otherwise a thread of the program would
+    // find neither meeting nor stream, and could grant a second one: each end would be on another.
     if let Stage::Replied(link, index) | Stage::Granted(link, index) = meeting.stage {
         abandon(link, index);
     }
@@ -368,7 +369,7 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, sender: Option<Send
     attach(sock, meeting.generation, link, grant.index);
 }
 
-/// Takes the meeting out for which stream `index` of a link was granted.
+/// Takes out the meeting for which stream `index` of a link was granted.
 fn take_granted(list: &mut Meetings, link: &'static Link, index: u32) -> Option<Pending> {
     let is_it = |p: &Pending| match p.stage {
         Stage::Granted(l, i) => core::ptr::eq(l, link) && i == index,
@@ -393,7 +394,7 @@ pub(super) fn on_joined(link: &'static Link, joined: &Message, sender: Option<Se
     let Some(meeting) = take_granted(&mut list, link, index) else {
         return;
     };
-    // With the list locked, see `on_grant`.
+    // The list stays locked, as in `on_grant`.
     let of = (meeting.sock, meeting.generation);
     if believe(link, joined, sender, meeting.nonce, meeting.mirror) {
         attach(of.0, of.1, link, index);
@@ -402,7 +403,7 @@ pub(super) fn on_joined(link: &'static Link, joined: &Message, sender: Option<Se
     }
 }
 
-/// The peer has declined a stream that was granted to it, or tells why it grants none.
+/// The peer declines a stream that was granted to it, or says why it grants none.
 pub(super) fn on_declined(link: &'static Link, declined: &Message, sender: Option<Sender>) {
     if !identity::of_link(link).is_process(sender) {
         return;
@@ -424,7 +425,7 @@ pub(super) fn on_declined(link: &'static Link, declined: &Message, sender: Optio
     }
 }
 
-/// The link is gone: nothing asked or granted on it comes to anything.
+/// The link is gone: ends what was asked or granted on it.
 pub(super) fn lost(link: &'static Link) {
     if let Some(mut kept) = QUESTIONS.lock() {
         kept.retain(|q| !core::ptr::eq(q.link, link));
@@ -445,17 +446,17 @@ pub(super) fn lost(link: &'static Link) {
     }
 }
 
-/// Holds the questions still over a fork.
+/// Before a fork: locks the questions.
 pub(super) fn hold() {
     QUESTIONS.hold();
 }
 
-/// After the fork, on both sides.
+/// After the fork, in parent and child: ends [`hold`].
 pub(super) fn release() {
     QUESTIONS.release();
 }
 
-/// In the child of a fork: the questions were the parent's to answer.
+/// In the child of a fork: drops the questions, which the parent answers.
 pub(super) fn after_fork() {
     if let Some(mut kept) = QUESTIONS.lock() {
         kept.clear();

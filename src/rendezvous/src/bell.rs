@@ -1,10 +1,10 @@
-//! Doorbells of waiters that sleep on descriptors: how the two ends of one come to be
+//! Doorbells for waiters that sleep on descriptors: how the two processes make one
 //! ([decision 18](../../../../docs/decisions/018-doorbells-towards-others.md)).
 //!
-//! Between processes of one user the ringer makes a pipe and sends the sleeper an end. Towards
-//! another user nothing is taken that he could hold up: a pipe's two ends share a lock, and a
-//! descriptor may be of anything. There the sleeper makes a name, the ringer comes to it, and each
-//! has a socket of its own, at which no descriptor comes in.
+//! Between processes of one user the ringer makes a pipe and sends the sleeper its reading end.
+//! A peer of another user could hold a process up by that: a pipe's two ends share a lock, and a
+//! descriptor may belong to any file. So there the sleeper binds a name, the ringer connects to it,
+//! and each has a socket of its own that accepts no descriptor.
 
 use super::identity;
 use super::message::Brought;
@@ -13,20 +13,21 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Fd, ShortPath};
 use sluice_runtime::own_fds;
 
-/// Connections that may queue at the sleeper's name: the ringer's, and others, which are closed.
+/// Connections that may queue at the sleeper's name. Those of other processes than the ringer are
+/// closed.
 const BACKLOG: i32 = 4;
 
 /// How a doorbell is asked for.
 pub(super) enum Wanted {
     /// A pipe.
     Pipe,
-    /// A socket that comes to this name, which has this number.
+    /// A socket that connects to this name, which has this number.
     At(Fd, u64),
-    /// Not at all: this kernel lets descriptors in.
+    /// Not at all: this kernel cannot keep descriptors out of a socket.
     No,
 }
 
-/// By the sleeper, for a peer of this link.
+/// Called by the sleeper: how it asks the peer of this link for a doorbell.
 pub(super) fn wanted(link: &Link) -> Wanted {
     if link.is_of_same_user() {
         return Wanted::Pipe;
@@ -38,7 +39,7 @@ pub(super) fn wanted(link: &Link) -> Wanted {
     }
 }
 
-/// A socket that lets no descriptor in.
+/// A socket that accepts no descriptor.
 fn socket() -> Option<Fd> {
     let fd = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).ok()?;
     let fd = own_fds::lift(fd)?;
@@ -46,8 +47,8 @@ fn socket() -> Option<Fd> {
     (refuses && identity::let_descriptors_in(fd.raw(), false).is_ok()).then_some(fd)
 }
 
-/// A name that nobody else has: the kernel draws it (unix(7), "Autobind feature"), five hexadecimal
-/// digits.
+/// A socket that is bound to a new name, and the name as a number. The kernel draws the name: five
+/// hexadecimal digits (unix(7), "Autobind feature").
 fn name() -> Option<(Fd, u64)> {
     let fd = socket()?;
     let family = libc::AF_UNIX as libc::sa_family_t;
@@ -60,11 +61,11 @@ fn name() -> Option<(Fd, u64)> {
         unsafe { core::slice::from_raw_parts((&raw const at).cast::<u8>(), size_of_val(&at)) };
     let digits = core::str::from_utf8(bytes.get(begin..len)?).ok()?;
     let number = u64::from_str_radix(digits, 16).ok()?;
-    // Only as it is written there is it found.
+    // The ringer writes the number in this form, so it must be the kernel's.
     (format!("{number:05x}") == digits).then_some((fd, number))
 }
 
-/// By the ringer: goes to the sleeper's name.
+/// Called by the ringer: connects to the sleeper's name.
 pub(super) fn go_to(link: &Link, number: u64) -> Option<Fd> {
     use std::io::Write;
     let fd = socket()?;
@@ -97,14 +98,14 @@ pub(super) fn let_in(link: &Link, name: &Fd) -> Option<Fd> {
     })
 }
 
-/// Is the process of the link at the other end?
+/// Is the link's peer at the other end of the socket?
 fn is_peer(link: &Link, fd: &Fd) -> bool {
     sys::getsockopt(fd.raw(), libc::SOL_SOCKET, libc::SO_PEERCRED)
         .is_ok_and(|who: libc::ucred| who.pid == link.peer_pid() && who.pid > 0)
 }
 
-/// A pipe's end that the peer has sent, opened anew: whether a read waits is written in a
-/// description, and that which was sent is the peer's as well.
+/// Opens the pipe's end anew that the peer has sent. O_NONBLOCK belongs to the open file, and the
+/// peer shares the one that it sent.
 pub(super) fn own_end(sent: Brought) -> Option<Fd> {
     if !sent.fd().is_some_and(|fd| sys::is_pipe(fd.raw())) {
         return None;

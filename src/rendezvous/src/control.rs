@@ -1,8 +1,8 @@
-//! The control thread: what must happen while the program is elsewhere.
+//! The control thread: does what must happen while the program makes no call.
 //!
-//! Made at the first meeting with a peer, by pthread_create, with every signal blocked but glibc's
-//! own 32 and 33. Sleeps in one epoll set; all its sends are non-blocking; it takes a stream's lock
-//! only for the short sections of lock.rs.
+//! It is started at the first meeting with a peer, by pthread_create, with every signal blocked but
+//! glibc's own 32 and 33. It sleeps in one epoll set, all its sends are non-blocking, and it holds
+//! a stream's lock only for short sections (`lock.rs`).
 
 mod links;
 
@@ -24,7 +24,7 @@ pub(super) use links::lost;
 use links::{READING, on_link};
 pub use links::{bell_at, drop_bell, link_is_up, read_links, want_bell};
 
-/// What the thread does, in turns, while `set` is its own.
+/// The thread's loop, as long as `set` is its own.
 pub fn serve(set: i32) {
     super::hand_over_to_control();
     let mut timeout = None;
@@ -45,8 +45,8 @@ pub fn serve(set: i32) {
         if !control_thread::is_current(set) {
             break;
         }
-        // Within the host only short sections make descriptors, and each says so itself; libraries
-        // of devices do not.
+        // Libraries of devices make descriptors anywhere. Code for links within the host does so
+        // only in short sections, and declares each of them itself.
         let _turn = verbs::is_used().then(own_fds::Turn::begin);
         for event in events.iter().take(got.unwrap_or(0)) {
             handle(event.events, event.u64);
@@ -87,17 +87,17 @@ fn handle(events: u32, data: u64) {
             }
         }
         control_thread::REMOTE => hosts::on_event(data & !control_thread::KINDS),
-        // Wake: the jobs are looked at anyway. Meetings: so are they.
+        // A wake-up, or news of a meeting: jobs and meetings are looked at in every turn anyway.
         _ => {}
     }
 }
 
-/// For the fuzzer: what the thread does, at moments that it says, without a thread.
+/// For the fuzzer: the thread's work without a thread, at moments that the fuzzer chooses.
 #[cfg(feature = "fuzzing")]
 pub mod by_hand {
     use super::*;
 
-    /// From here on the thread seems to run.
+    /// From now on the library takes the thread for running.
     pub fn begin() -> Result<(), Reason> {
         control_thread::seem_to_run().map(drop)
     }
@@ -139,15 +139,16 @@ pub mod by_hand {
 
 // --- fork ---
 
-/// Before a fork: nobody is inside what the child will use. This is what comes before the sockets'
-/// locks.
+/// Before a fork: takes the locks that come before the sockets' locks, so that the child finds
+/// nothing half changed.
 pub fn hold() {
     READING.hold();
     hosts::hold();
     super::hold();
 }
 
-/// What comes after the sockets' and the sets' locks: when nothing more is done to a stream.
+/// Before a fork: takes the locks that come after those of the sockets and sets, when no stream
+/// changes any more.
 pub fn hold_last() {
     super::hold_last();
     jobs::hold();
@@ -156,7 +157,7 @@ pub fn hold_last() {
     shm::hold_ledgers();
 }
 
-/// After a fork, on both sides: of [`hold_last`].
+/// After a fork, in parent and child: ends [`hold_last`].
 pub fn release_last() {
     shm::release();
     tell::release();
@@ -164,14 +165,14 @@ pub fn release_last() {
     super::release_last();
 }
 
-/// Of [`hold`].
+/// After a fork, in parent and child: ends [`hold`].
 pub fn release() {
     super::release();
     hosts::release_hold();
     READING.release();
 }
 
-/// In the child: no thread, no jobs, no meetings.
+/// In the child of a fork: there is no control thread, no job and no meeting.
 pub fn after_fork() {
     control_thread::after_fork(verbs::is_used());
     jobs::after_fork();

@@ -1,8 +1,8 @@
-//! An end that does not leave TCP tells the other end why, so that both show the same reason. It
-//! comes to the same name, or answers the same question over a link, as an end that wants to meet,
-//! and says no.
+//! An end that stays on TCP tells the other end why, so that both show the same reason. It goes to
+//! the same name, or answers the same question over a link, as an end that wants to meet, and
+//! declines.
 //!
-//! The reason is the peer's word, for people. Nothing is decided by it.
+//! The reason is the peer's word and is shown to people. Nothing is decided by it.
 
 use super::message::{Kind, Message, Nonce};
 use super::{Look, NAME_NS, PENDING, PENDING_MAX, Pending, Stage, ask, meetings};
@@ -11,11 +11,11 @@ use sluice_fabric::sys;
 use sluice_sockets::{tell, trigger};
 use sluice_stats::Reason;
 
-/// Names that refusals hold at most, of those that there are: others are for ends that want to
+/// Declining ends hold at most so many of the names. The others are left for ends that want to
 /// leave TCP.
 const NAMES: usize = PENDING_MAX / 8;
 
-/// This end refuses: tells the other end, now or when that comes, if it comes soon.
+/// Tells the other end that this one stays on TCP: now, or when it comes within a meeting's time.
 pub(super) fn tell(look: Look) {
     let Some(mut list) = PENDING.lock() else {
         return;
@@ -29,7 +29,7 @@ pub(super) fn tell(look: Look) {
             return;
         }
         if earlier.refuses.is_some() {
-            // The other end may be on its way to this name.
+            // The other end may come to this name soon.
             earlier.refuses = Some(reason);
             earlier.deadline = sys::now_ns() + NAME_NS;
             return meetings::look_soon();
@@ -42,7 +42,7 @@ pub(super) fn tell(look: Look) {
         return heard(other, reason);
     }
     if let Some((link, nonce)) = ask::take_question(look) {
-        // Of an earlier try, perhaps, so that it is not heard.
+        // The question may be of an earlier try, whose answer is ignored by now. So the name, too.
         answer(look, link, nonce, reason);
     }
     let refusals = list.with_socket().filter(|p| p.refuses.is_some()).count();
@@ -63,10 +63,10 @@ pub(super) fn message(reason: Reason) -> Message {
     }
 }
 
-/// Answers a question of the peer's, which has come with `echo`.
+/// Declines a question of the peer's that came with the nonce `echo`.
 pub(super) fn answer(look: Look, link: &Link, echo: Nonce, reason: Reason) {
     let decline = Message {
-        // The connection as its asker names it.
+        // The connection is named as in the question.
         token: [look.key, look.mirror.inode],
         echo,
         ..message(reason)
@@ -81,12 +81,12 @@ pub(super) fn reason(declined: &Message) -> Reason {
         .unwrap_or(Reason::NoAnswer)
 }
 
-/// The other end has said why it does not leave TCP. It may ask later, when it does.
+/// The other end has said why it stays on TCP. It asks itself if that changes.
 pub(super) fn heard(meeting: Pending, reason: Reason) {
     let sock = meeting.sock;
     if let Some(conn) = super::end(meeting) {
         trigger::has_failed(sock);
-        // The only reasons that last, and that the other end knows without a try of its own.
+        // Only these reasons last, and are known to the other end without a try of its own.
         if reason.is_option() {
             trigger::put_off(sock);
         }

@@ -1,7 +1,7 @@
-//! The steps of a meeting by name, from the visitor to the stream that stands: proving, giving out,
-//! joining.
+//! The steps of a meeting by name: proving, giving out a stream, joining it. From the connection of
+//! the second comer to the attached stream.
 //!
-//! Refuses to know how the two came to the name and when a meeting is given up.
+//! Refuses to know how the two came to the name, and when a meeting is given up.
 
 use super::closer::{self, Way};
 use super::identity::{self, Claimant};
@@ -24,14 +24,14 @@ pub(super) enum Step {
     Waits,
     /// The meeting is over.
     Over(Option<Reason>),
-    /// The same, by the other end, for this reason of its own.
+    /// The other end has ended the meeting, for this reason of its own.
     Declined(Reason),
     /// The meeting is over and its socket has become the control socket of a new link.
     Link(&'static Link),
 }
 
-/// Visitors of one name that are sent away before it is given up: others than the peer can only
-/// prevent a meeting.
+/// So many wrong visitors of one name are sent away before the name is given up. A process that is
+/// not the peer can prevent a meeting, and nothing else.
 const VISITORS: u32 = 8;
 
 /// Moves a meeting on by what its socket has brought.
@@ -49,8 +49,8 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
         && !is_confirmed(link)
         && !meeting.made_link
     {
-        // The peer has joined this stream, if it has, after that of the meeting that made the link:
-        // that is looked at first, since its socket is the one that both ends keep.
+        // Another meeting has made the link, and its socket becomes the control socket at both
+        // ends. So that meeting must be looked at first.
         return Step::Waits;
     }
     if let Stage::Promised(token, index) = meeting.stage
@@ -83,15 +83,15 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
     decided(meeting, step)
 }
 
-/// Has the program changed its user since it made the socket? The other end cannot prove then that
-/// this process holds it, and ends the meeting without a word.
+/// Has the program changed its user since it made the socket? Then the other end cannot find out
+/// that this process holds it, and ends the meeting without a word.
 fn is_of_another_user(sock: &Sock) -> bool {
     let owner = sys::fstat(sock.fd.load(Ordering::Relaxed)).map(|stat| stat.st_uid);
     owner.is_ok_and(|owner| owner != credentials::own_ids().0)
 }
 
-/// First comer: accepts the connection of a process whose user owns the other end. `None`: it was
-/// accepted.
+/// First comer: accepts the connection of a process that runs as the owner of the other end.
+/// `None`: one was accepted.
 fn let_in(meeting: &mut Pending) -> Option<Step> {
     loop {
         let Ok(visitor) = sys::accept(meeting.raw()) else {
@@ -127,7 +127,7 @@ fn let_in(meeting: &mut Pending) -> Option<Step> {
     }
 }
 
-/// Takes the next record, and no descriptor but where one belongs.
+/// Receives the next record, with a descriptor only if one belongs there.
 fn hear(meeting: &mut Pending) -> Received {
     if let Stage::Receiving(porter, _) = &meeting.stage {
         return message::receive(porter.raw());
@@ -139,8 +139,8 @@ fn hear(meeting: &mut Pending) -> Received {
         return message::receive(way.raw());
     }
     match (message::next(way.raw()), &meeting.stage) {
-        // A peer of the same user could also stop this process by a signal: its descriptors are
-        // received here.
+        // A peer of the same user could stop this process by a signal anyway, so its descriptors
+        // are received without a porter.
         (Next::Brings, Stage::Proved(_)) if meeting.is_with_same_user() => {
             message::receive(way.raw())
         }
@@ -152,7 +152,7 @@ fn hear(meeting: &mut Pending) -> Received {
     }
 }
 
-/// Has the record with the arena received apart, see [`closer`].
+/// Has a porter receive the record with the arena, see [`closer`].
 fn receive_apart(meeting: &mut Pending, token: shm::Token) -> Received {
     let user = meeting.claimant.as_ref().map(|claimant| claimant.uid);
     let Some(porter) = closer::receive(meeting.raw(), user) else {
@@ -164,7 +164,7 @@ fn receive_apart(meeting: &mut Pending, token: shm::Token) -> Received {
     Received::Nothing
 }
 
-/// A step that failed ends the meeting, for the peer too.
+/// Ends the meeting if a step failed, and tells the peer.
 fn decided(meeting: &Pending, step: Result<Step, Reason>) -> Step {
     step.unwrap_or_else(|reason| {
         let _ = message::send(meeting.raw(), &decline::message(reason), None);
@@ -172,12 +172,12 @@ fn decided(meeting: &Pending, step: Result<Step, Reason>) -> Step {
     })
 }
 
-/// By what a link knows the socket of a stream.
+/// The number by which a link knows the socket of a stream.
 pub(super) fn owner(sock: &'static Sock) -> usize {
     core::ptr::from_ref(sock) as usize
 }
 
-/// Does the peer speak as we do?
+/// Can this process share a link with the peer's version and settings?
 fn compatible(message: &Message) -> Result<(), Reason> {
     if message.version != VERSION {
         return Err(Reason::VersionMismatch);
@@ -191,7 +191,7 @@ fn compatible(message: &Message) -> Result<(), Reason> {
     Ok(())
 }
 
-/// A Claim of this end.
+/// The Claim of this end.
 fn claim(meeting: &Pending, echo: message::Nonce) -> Result<Message, Reason> {
     Ok(Message {
         token: process::token().ok_or(Reason::Limit)?,
@@ -202,7 +202,7 @@ fn claim(meeting: &Pending, echo: message::Nonce) -> Result<Message, Reason> {
     })
 }
 
-/// Is the other end of the connection in the hands of the process that has sent this?
+/// Checks that the process that sent this Claim holds the other end of the connection.
 fn believe(meeting: &Pending, claim: &Message, sender: Option<Sender>) -> Result<(), Reason> {
     let claimant = meeting.claimant.as_ref().ok_or(Reason::ProofFailed)?;
     claimant.with(|known| known.proves(claim, sender, meeting.nonce, meeting.mirror, meeting.raw()))
@@ -214,8 +214,8 @@ fn on_challenge(meeting: &mut Pending, challenge: &Message) -> Result<Step, Reas
     if let Some(reason) = meeting.look().refusal() {
         return Err(reason);
     }
-    // The visitor runs the library as the user that owns the other end. The control threads finish
-    // the meeting even if the programs make no more calls.
+    // The visitor runs the library, as the owner of the other end. From here on the control threads
+    // finish the meeting even if the programs make no more calls.
     sluice_runtime::control_thread::start()?;
     let claim = claim(meeting, challenge.nonce)?;
     message::send(meeting.raw(), &claim, None).map_err(|_| Reason::NoAnswer)?;
@@ -223,7 +223,7 @@ fn on_challenge(meeting: &mut Pending, challenge: &Message) -> Result<Step, Reas
     Ok(Step::Waits)
 }
 
-/// Second comer: verifies the first comer's Claim and sends its own.
+/// Second comer: checks the first comer's Claim and sends its own.
 fn on_claim_of_first(
     meeting: &mut Pending,
     first: &Message,
@@ -242,7 +242,7 @@ fn on_claim_of_first(
     Ok(Step::Waits)
 }
 
-/// First comer: believes the second, gives out a stream, replies.
+/// First comer: checks the second comer's Claim, gives out a stream and replies.
 fn on_claim_of_second(
     meeting: &mut Pending,
     second: &Message,
@@ -278,7 +278,7 @@ fn on_claim_of_second(
     Ok(Step::Waits)
 }
 
-/// A token is the peer's word: is the link that it names the one with the process that has come?
+/// Checks that a link, which the peer has named by its token, is one with the peer's process.
 fn is_with(meeting: &Pending, link: &Link) -> Result<(), Reason> {
     let pid = meeting.claimant.as_ref().map(|claimant| claimant.pid);
     (pid == Some(link.peer_pid()))
@@ -286,8 +286,8 @@ fn is_with(meeting: &Pending, link: &Link) -> Result<(), Reason> {
         .ok_or(Reason::ProofFailed)
 }
 
-/// Links with one other process, and with all those of other users together, at most: none takes
-/// what the others need.
+/// At most so many links with one process, and with all processes of other users together, so that
+/// none of them takes what the others need.
 const LINKS_OF_PROCESS: usize = 8;
 const LINKS_OF_OTHERS: usize = 768;
 
@@ -312,7 +312,7 @@ fn open_link(
         return Err(Reason::LinkFull);
     }
     let dir = match claimant.link {
-        // An earlier image of that process had it.
+        // The process called `exec` since: a link with its earlier image holds its directory.
         Some(link) => link
             .peer_dir()
             .with(sluice_runtime::own_fds::copy)
@@ -339,7 +339,7 @@ fn open_link(
     Ok(link)
 }
 
-/// Second comer: joins the stream of the first.
+/// Second comer: the first comer has replied.
 fn on_reply(
     meeting: &mut Pending,
     token: shm::Token,
@@ -358,14 +358,15 @@ fn on_reply(
     match shm::by_token(token) {
         Some(link) => join(meeting, link, reply.index, false),
         None => {
-            // Made in another meeting, whose Reply was sent before this one and is read after it.
+            // Another meeting makes this link. Its Reply was sent before this one, and is read
+            // later.
             meeting.stage = Stage::Promised(token, reply.index);
             Ok(Step::Waits)
         }
     }
 }
 
-/// Second comer: joins the stream that the first has given out.
+/// Second comer: joins the stream that the first comer has given out.
 fn join(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Result<Step, Reason> {
     if !fresh {
         is_with(meeting, link)?;
@@ -383,28 +384,29 @@ fn join(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Resu
     Ok(over_with(meeting, link, index, fresh))
 }
 
-/// Has the link a control socket, or no need of one?
+/// Has the link a control socket, or needs none, as a link within this process?
 fn is_confirmed(link: &Link) -> bool {
     link.control().is_open() || link.twin().is_some()
 }
 
-/// First comer: the second has joined.
+/// First comer: the second comer has joined.
 fn on_joined(meeting: &Pending, link: &'static Link, index: u32) -> Result<Step, Reason> {
     if !link.is_alive() {
-        // The meeting that made it came to nothing: nobody would hear of the peer's end.
+        // The meeting that made the link failed. Without its socket this process would not learn
+        // that the peer has ended.
         return Err(Reason::LinkLost);
     }
     let fresh = meeting.made_link && !is_confirmed(link);
     Ok(over_with(meeting, link, index, fresh))
 }
 
-/// Both are proved and joined: the stream stands.
+/// Both ends are proved and have joined: attaches the stream.
 fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Step {
     if fresh {
-        // A peer of this user may send doorbells; others are let send nothing.
+        // A peer of this user may send descriptors of doorbells; others may send none.
         let may = link.is_of_same_user();
         let _ = identity::let_descriptors_in(meeting.raw(), may);
-        // Its owner from now on: the caller releases the meeting's.
+        // The link owns the socket from now on: the caller releases it from the meeting.
         let _ = link
             .control()
             .offer(Fd::own(meeting.raw()))
@@ -421,7 +423,7 @@ fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) ->
     }
 }
 
-/// The stream is attached, or given up for the reason that forbids it.
+/// Attaches the stream, or gives it up for the reason that forbids it.
 pub(super) fn attach(
     sock: &'static Sock,
     generation: u32,
@@ -436,8 +438,8 @@ pub(super) fn attach(
     attached.is_ok()
 }
 
-/// Gives up a stream that the peer may have attached. The reason is this end's alone, so the peer
-/// is told by the seal.
+/// Gives up a stream that the peer may have attached already. Sealing it takes the peer back to
+/// TCP.
 pub(super) fn refuse(
     (sock, generation): (&'static Sock, u32),
     link: &'static Link,
@@ -454,20 +456,22 @@ pub(super) fn refuse(
     }
 }
 
-/// Both ends of the link of this process with itself, and the process: a child makes its own.
+/// Both ends of the link of this process with itself, and the process id: a child makes its own
+/// link.
 static SELF: Guarded<Option<(&'static Link, &'static Link, u32)>> = Guarded::new(None);
 
-/// Holds the making of the link with oneself still over a fork.
+/// Before a fork: locks the making of the link with oneself.
 pub(super) fn hold() {
     SELF.hold();
 }
 
-/// After the fork, on both sides.
+/// After the fork, in parent and child: ends [`hold`].
 pub(super) fn release() {
     SELF.release();
 }
 
-/// Both ends are in this process: a link with itself, made once. Each with its generation.
+/// Joins two ends that are both in this process, over a link with itself that is made once. Each
+/// end comes with its generation.
 pub(super) fn pair_within(
     first: (&'static Sock, u32),
     second: (&'static Sock, u32),

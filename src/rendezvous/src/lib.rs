@@ -1,8 +1,13 @@
-//! Meeting the other end of a connection: naming, proving, joining.
+//! Meetings: the two ends of a TCP connection find each other, prove that they hold that
+//! connection, and join one stream of a link.
 //!
-//! Both ends try at the same stream offsets. The name is an abstract Unix socket called after the
-//! inode of the connecting end's TCP socket. The end that comes first binds, the second
-//! connects; there are no roles.
+//! Within a host they meet at a *name*: an abstract Unix socket called after the inode of the
+//! connecting end's TCP socket. Both ends try at the same stream offsets. The end that comes first
+//! binds the name, the second connects to it. Two processes that have a link already ask over that
+//! (`ask.rs`), and other hosts are met over RDMA (`hosts/`).
+//!
+//! An end's *mirror* is the other end's TCP socket as this host's kernel names it, by inode and
+//! owner.
 //!
 //! ```text
 //!   first comer                                   second comer
@@ -19,10 +24,10 @@
 //!   attach                                         attach
 //! ```
 //!
-//! Everything is non-blocking. There is no control thread until a process has come to the name of
-//! another one that runs as the user of the other end: meetings move on in the hooks of the
-//! program's own calls, and the waits of a process with a meeting under way are cut at its end.
-//! Once a control thread runs, it does all of it.
+//! Nothing here blocks. The control thread starts only when a process has connected to the name of
+//! one that runs as the owner of the other end. Before that the hooks move meetings on, within the
+//! program's own calls, and no wait of the program lasts longer than a meeting under way. Once the
+//! control thread runs, it moves them on, too.
 
 #![cfg_attr(
     not(feature = "verbs"),
@@ -62,12 +67,12 @@ use sluice_sockets::sock::{Sock, TELLS_AT, role};
 use sluice_sockets::{inodes, tcp, trigger, trim, upgrade};
 use sluice_stats::{Reason, Role};
 
-/// A name, and a meeting that has begun, live this long.
+/// A meeting by name is given up after this time, with or without a visitor.
 pub const NAME_NS: u64 = 200_000_000;
-/// Names and meetings at once.
+/// Meetings with a socket of their own at once.
 const PENDING_MAX: usize = 64;
 
-/// From here on sockets find their other ends.
+/// Gives the sockets the functions by which they look for their other ends.
 pub fn offer() {
     control_thread::served_by(control::serve);
     meeting::found_by(Finder {
@@ -81,7 +86,7 @@ pub fn offer() {
     });
 }
 
-/// Looks for the other end of `sock`.
+/// Looks for the other end of `sock`. If there is no upgrade, notes the reason in its counters.
 pub fn attempt(sock: &'static Sock, effort: Effort) {
     if let Err(reason) = try_meet(sock, effort) {
         sluice_runtime::config::log(
@@ -134,19 +139,19 @@ fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
     };
     move_on(&mut list);
     if sock.link().is_some() || sock.is_accelerated() {
-        // That, or another thread, has just attached a stream.
+        // One of these meetings was this connection's, or another thread has attached a stream.
         return Ok(());
     }
     meet(look, effort, &mut list, arrived)
 }
 
-/// May a meeting go on at this place of the program? It may need the control thread, which the C
-/// library makes, and not in a signal handler.
+/// May a meeting be moved on in this call? It may start the control thread, and pthread_create must
+/// not be called in a signal handler.
 fn may_meet_here() -> bool {
     control_thread::is_running() || !sluice_runtime::in_handler::is_in_handler()
 }
 
-/// May this process ask the kernel for the other end of the connection? Which end this one is.
+/// Which end of the connection this is, or why this process may not ask the kernel for the other.
 fn may_ask(sock: &Sock) -> Result<Role, Reason> {
     let role = match sock.role.load(Ordering::Relaxed) {
         role::CONNECTING => Role::Connecting,
@@ -166,16 +171,18 @@ fn may_ask(sock: &Sock) -> Result<Role, Reason> {
     Err(reason)
 }
 
-/// Finds the socket at the other end, for the peer that has asked for it. `None`: it is on another
-/// host.
+/// Finds the mirror of `sock` for a peer that has asked for this end. `None`: the other end is on
+/// another host.
 fn look(sock: &'static Sock) -> Result<Option<Look>, Reason> {
     let _low = sluice_runtime::own_fds::Low::begin();
     Ok(look_within(sock, None)?.map(|(look, _)| look))
 }
 
-/// Finds the socket at the other end, if the effort of a try of this end's may be spent on it.
-/// `None`: it may not, or does not wait at its name, or is on another host, where the control
-/// thread looks for it. With it comes the socket by which this end has come to a name, if it has.
+/// Finds the mirror of `sock`, if that costs no more than `effort`. With it comes the socket that
+/// has connected to the other end's name, if one has.
+///
+/// `None`: it would cost more, or no process waits at the name, or the other end is on another host
+/// and the control thread looks for it.
 fn look_within(
     sock: &'static Sock,
     effort: Option<Effort>,
@@ -205,7 +212,8 @@ fn look_within(
         && local.ip() == peer.ip()
         && refuses.is_none()
     {
-        // On this host, and this end knows the name: asks for the other end if that is there.
+        // The other end is on this host, and the name is known without asking the kernel: the
+        // connecting end's own inode. Whether a process waits there costs one `connect`.
         let own = inodes::of(sock).ok_or(Reason::NotEstablished)?;
         if !ask::is_asked_for(own) {
             arrived = names::come_to(own)?;
@@ -255,7 +263,7 @@ fn look_within(
     Ok(Some((look, arrived)))
 }
 
-/// The addresses of the connection, which are asked for once: this end's and the peer's.
+/// The local and the peer's address of the connection, which also go into its counters.
 fn describe(sock: &Sock, role: Role) -> Result<(SocketAddr, SocketAddr), Reason> {
     let fd = sock.fd.load(Ordering::Relaxed);
     let (local, peer) = match sock.addresses() {
@@ -268,8 +276,8 @@ fn describe(sock: &Sock, role: Role) -> Result<(SocketAddr, SocketAddr), Reason>
     Ok((local, peer))
 }
 
-/// Comes to the other end by the shortest way that there is: within this process, by a link, or by
-/// a name, to which it may have `arrived`.
+/// Begins a meeting by the shortest way that there is: within this process, over a link, or by a
+/// name. `arrived` is a socket that is connected to the other end's name already.
 fn meet(
     mut look: Look,
     effort: Effort,
@@ -281,8 +289,8 @@ fn meet(
         if !earlier.is_idle() || effort != Effort::Name {
             return Ok(());
         }
-        // Nobody has answered so far, or this end would have refused. What still comes is an
-        // answer.
+        // The earlier meeting has got no answer so far. One that still comes repeats its nonce, so
+        // the new meeting keeps that.
         look.nonce = earlier.nonce;
         list.take(sock);
     }
@@ -322,7 +330,7 @@ fn meet(
     }
 }
 
-/// The other end is in this process, and has not looked for this one.
+/// Meets an end in this process that does not look for its peer.
 fn meet_within(other: (&'static Sock, u32), look: Look, list: &mut Meetings) -> Result<(), Reason> {
     let (sock, _) = other;
     if let Some(reason) = sock.pinned() {
@@ -330,7 +338,7 @@ fn meet_within(other: (&'static Sock, u32), look: Look, list: &mut Meetings) -> 
         return Ok(());
     }
     let [role, other_role] = [look.of.0, sock].map(|sock| sock.role.load(Ordering::Relaxed));
-    // Two that have connected to each other at once have no common key, and stay on TCP.
+    // Simultaneous open: both ends are connecting ones and have no common key. They stay on TCP.
     if sock.link().is_some() || sock.is_accelerated() || role == other_role {
         return Ok(());
     }
@@ -341,9 +349,10 @@ fn meet_within(other: (&'static Sock, u32), look: Look, list: &mut Meetings) -> 
     join::pair_within(other, look.of)
 }
 
-/// A meeting has begun.
+/// Enters a meeting that has begun.
 fn begin(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
-    // Not after a first try in vain, or a demotion: their reason holds until there is another.
+    // The shown reason changes only if it is "below the threshold": one of an earlier try or of a
+    // demotion stays until there is a new one.
     let conn = meeting.sock.conn();
     conn.awaits_after(Reason::BelowThreshold, Reason::Meeting);
     enlist(meeting, list)
@@ -353,7 +362,7 @@ fn enlist(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
     if meeting.socket.is_some() {
         watch::enter(meeting.raw());
         if meetings::with_sockets() == 0 {
-            // Its time is over before any other that the control thread waits for.
+            // The control thread must wake up when this meeting's time is over.
             control_thread::poke();
         }
     }
@@ -361,11 +370,11 @@ fn enlist(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
     Ok(())
 }
 
-/// A name stands at least so long before another may have its place, in ns.
+/// A name stands at least so long before another may take its place, in ns.
 const LEAST_NS: u64 = 2_000_000;
 
-/// Is there room for one more name? Where all places are taken the oldest name goes that nobody has
-/// come to: otherwise connections with plain peers would keep those out that have somebody to meet.
+/// Is there room for one more name? If not, the oldest name without a visitor is given up: names of
+/// connections with peers that do not run the library must not keep others out.
 fn make_room(list: &mut Meetings) -> bool {
     if meetings::with_sockets() < PENDING_MAX {
         return true;
@@ -385,7 +394,7 @@ fn make_room(list: &mut Meetings) -> bool {
     true
 }
 
-/// From hooks: moves meetings on, unless that was done a moment ago.
+/// Called by hooks: moves meetings on, unless that was done a moment ago.
 #[cold]
 pub fn progress_soon() {
     let now = sys::now_ns();
@@ -397,17 +406,17 @@ pub fn progress_soon() {
     }
 }
 
-/// Between two looks at a meeting that is waited for, in ns.
+/// The time between two looks at a meeting that a call waits for, in ns.
 const STEP_NS: u64 = 20_000;
 
-/// For so long a writer waits for the consent of a reader that reads, in ns. One that sleeps gives
-/// it when the next piece has woken it.
+/// A writer waits so long for the consent of its reader, in ns. A reader that sleeps consents when
+/// the next bytes have woken it.
 const CONSENT_NS: u64 = 100_000;
 
-/// Waits until the two ends of the connection have met, if one has come to the other, no longer
-/// than `until`; for the other end to come to this one's name, no longer than `comes_until`; and a
-/// little for the reader's consent to what follows. False: the other end has not come; `None`: it
-/// cannot come while this thread waits.
+/// Waits for the meeting of `sock`: at most until `comes_until` for the other end to come to the
+/// name, at most until `until` for the meeting to end, and then briefly for the reader's consent.
+/// False: the other end has not come; `None`: it is this process's, and cannot come while this
+/// thread waits.
 fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> Option<bool> {
     let mut consent_until = 0;
     loop {
@@ -447,30 +456,30 @@ pub fn progress() {
     move_on(&mut list);
 }
 
-/// The same: those that have news first, also where their time is over.
+/// Moves on the meetings in `list`. Those that have news are served before any is given up.
 fn move_on(list: &mut Meetings) {
     if meetings::with_sockets() != 0 {
         let ready = watch::Ready::now();
-        // Meetings may have waited for the link that another one makes.
+        // A meeting may wait for the link that another one makes.
         while step_all(list, &ready) {}
         rest(list);
     }
 }
 
-/// A process without a link that meets nobody keeps no descriptor for that.
+/// Closes the descriptors that meetings need, if there is no meeting and no link.
 fn rest(_list: &Meetings) {
     if meetings::are_none() && !meeting::has_links() {
         keep_nothing();
     }
 }
 
-/// No descriptor stays open for meetings to come.
+/// Closes the descriptors that are kept open for meetings to come.
 pub fn keep_nothing() {
     watch::close();
     diag::forget();
 }
 
-/// Moves each meeting on that has news; true: one has made a link.
+/// Moves each meeting on that has news or whose time is over. True: one has made a link.
 fn step_all(list: &mut Meetings, ready: &watch::Ready) -> bool {
     let now = sys::now_ns();
     let mut made = false;
@@ -496,7 +505,7 @@ fn step_all(list: &mut Meetings, ready: &watch::Ready) -> bool {
     made
 }
 
-/// The time of a meeting is over.
+/// Gives up a meeting whose time is over.
 fn expire(meeting: Pending) {
     let reason = match meeting.stage {
         Stage::Named { sent_away: 1.. } => Reason::PeerOwner,
@@ -505,7 +514,7 @@ fn expire(meeting: Pending) {
     give_up(meeting, reason);
 }
 
-/// Has the other end shut its half down, or closed? What it claims to hold may be gone then.
+/// Has one end shut down or closed the connection? Then a proof may fail since the socket is gone.
 fn is_half_closed(sock: &Sock) -> bool {
     tcp::state(sock.fd.load(Ordering::Relaxed)) != Some(tcp::ESTABLISHED)
 }
@@ -522,32 +531,33 @@ fn give_up(meeting: Pending, reason: Reason) {
     }
 }
 
-/// A meeting is over; its connection, if that is still there and this end would have left TCP.
+/// Ends a meeting. Returns the counters of its connection, if that still exists and has no other
+/// reason to stay on TCP.
 fn end(meeting: Pending) -> Option<&'static sluice_stats::Conn> {
     if let Stage::Replied(link, index) | Stage::Granted(link, index) = meeting.stage {
         abandon(link, index);
     }
     let sock = meeting.sock;
     let is_current = sock.generation.load(Ordering::Acquire) == meeting.generation;
-    // The end of the connection is none.
+    // That the connection ends is no such reason.
     let has_own_reason =
         meeting.refuses.is_some() || sock.pinned().is_some_and(|reason| !reason.is_end());
     (is_current && !has_own_reason).then(|| sock.conn())
 }
 
-/// A stream was given out and nobody joined it.
+/// Takes back a stream that was given out and that no peer joined.
 fn abandon(link: &'static Link, index: u32) {
     if link.owner(index) != 0 {
         link.leave_stream(index);
         trim::returned(link);
     }
     if !link.control().is_open() && link.twin().is_none() {
-        // A new link whose peer never confirmed it.
+        // The link was made for this stream, and the peer never confirmed it.
         discard(link);
     }
 }
 
-/// A new link comes to nothing.
+/// Closes a new link that is not used.
 fn discard(link: &'static Link) {
     if link.kill() {
         sluice_stats::ROOT.links.lower(1);
@@ -555,7 +565,7 @@ fn discard(link: &'static Link) {
     link.close_if_unused();
 }
 
-/// The control thread has come up: it moves on what hooks have begun.
+/// The control thread has started: it moves on the meetings that hooks have begun.
 pub fn hand_over_to_control() {
     if let Some(_list) = PENDING.lock() {
         watch::tell_control();
@@ -575,12 +585,12 @@ fn forget(sock: &'static Sock) {
     }
 }
 
-/// Time left of the meeting that ends first, in ns: no wait may be longer.
+/// The time until the first meeting ends, in ns: no wait of the program may be longer.
 pub fn time_left() -> Option<u64> {
     let list = PENDING.lock()?;
     let now = sys::now_ns();
     let left = list.with_socket().map(|p| p.deadline.saturating_sub(now));
-    // Not before hooks look again: a wait that ended sooner would begin anew at once.
+    // At least until hooks look again: a shorter wait would move nothing on.
     left.min().map(|left| left.max(meetings::next_look(now)))
 }
 
@@ -595,8 +605,8 @@ pub fn on_link_record(link: &'static Link, message: &Message, sender: Option<Sen
     }
 }
 
-/// The control socket of a link is about to be closed: what lies unread in it, with descriptors
-/// perhaps, is closed where nobody waits.
+/// Before the control socket of a link is closed: records with descriptors that lie unread in it
+/// are closed by another process or thread, since that may take for ever (see [`closer`]).
 fn empty(control: i32) {
     let _ = sys::shutdown(control, libc::SHUT_RD);
     if closer::has_unread(control)
@@ -611,7 +621,7 @@ pub fn on_link_lost(link: &'static Link) {
     ask::lost(link);
 }
 
-/// Holds the lists of meetings still over a fork.
+/// Before a fork: locks the lists of meetings.
 pub fn hold() {
     PENDING.hold();
     ask::hold();
@@ -620,7 +630,7 @@ pub fn hold() {
     identity::hold();
 }
 
-/// After the fork, on both sides.
+/// After the fork, in parent and child: ends [`hold`].
 pub fn release() {
     identity::release();
     diag::release();
@@ -629,13 +639,13 @@ pub fn release() {
     PENDING.release();
 }
 
-/// What is locked last of all.
+/// Before a fork: what is locked after everything else.
 pub fn hold_last() {
     join::hold();
     closer::hold();
 }
 
-/// Of [`hold_last`].
+/// After the fork, in parent and child: ends [`hold_last`].
 pub fn release_last() {
     closer::release();
     join::release();

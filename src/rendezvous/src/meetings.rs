@@ -1,5 +1,5 @@
-//! The meetings under way, each found by its socket and by the connection's key, and what hooks are
-//! to know of them without the list's lock.
+//! The list of meetings under way, each found by its socket and by the connection's key; and what
+//! hooks may know of the list without its lock.
 
 use super::closer::Way;
 use super::diag::Mirror;
@@ -16,30 +16,33 @@ use sluice_sockets::sock::Sock;
 use sluice_stats::Reason;
 use std::collections::BTreeMap;
 
-/// How far a meeting has come.
+/// How far a meeting has come. The *first comer* has bound the name, the *second comer* has
+/// connected to it.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// First comer: the name is bound; only strangers have connected, and `sent_away` counts them.
+    /// First comer: the name is bound, and the peer has not connected. `sent_away` counts processes
+    /// that have connected and were not it.
     Named { sent_away: u32 },
     /// First comer: a process of the other end's owner has connected and has sent nothing.
     Greeted,
-    /// First comer: Claim is out.
+    /// First comer: Claim is sent.
     Claimed,
-    /// First comer: Reply is out, stream `index` of the link is given out.
+    /// First comer: Reply is sent, and offers stream `index` of the link.
     Replied(&'static Link, u32),
-    /// Second comer: Challenge is out.
+    /// Second comer: Challenge is sent.
     Dialled,
-    /// Second comer: the first, the process of this token, is believed, and Claim is out.
+    /// Second comer: the first comer has proved itself, its link has this token, and Claim is sent.
     Proved(Token),
-    /// Second comer: the same, and the answer, which brings the arena, comes by another hand.
+    /// Second comer: the same, and a porter receives the answer, which brings the arena (see
+    /// [`super::closer`]).
     Receiving(Fd, Token),
-    /// Second comer: the first gives stream `index` of the link of this token, which another
-    /// meeting of the two is about to bring.
+    /// Second comer: the first comer offers stream `index` of the link with this token, which
+    /// another meeting of the two processes is about to make here.
     Promised(Token, u32),
-    /// Over this link the peer was asked, and so many were by then; `None`: the other end is in
-    /// this process, and has not moved a byte.
+    /// The peer was asked over this link, the last of so many. `None`: the other end is in this
+    /// process, and has not moved a byte.
     Asked(Option<&'static Link>, u32),
-    /// Stream `index` of the link was granted to the peer that had asked; it has not joined yet.
+    /// Stream `index` of the link was granted to the peer, which has not joined yet.
     Granted(&'static Link, u32),
 }
 
@@ -54,14 +57,15 @@ pub(super) struct Pending {
     pub own: u64,
     /// The other end, as the kernel names it.
     pub mirror: Mirror,
-    /// What the peer has to repeat, so that what it says is not older than this meeting.
+    /// What the peer has to repeat in its proof, so that this is not of an older meeting.
     pub nonce: Nonce,
-    /// Why this end does not leave TCP: all that the other end is told.
+    /// Why this end stays on TCP, if it does. The meeting then only tells the other end.
     pub refuses: Option<Reason>,
     pub stage: Stage,
     /// The process that has connected, or that listens at the name.
     pub claimant: Option<Claimant>,
-    /// The name, or the way to the visitor or the host; none once only links are left.
+    /// The socket that is bound to the name, or connected to the peer. None if only links are
+    /// asked.
     pub socket: Option<Way>,
     pub deadline: u64,
     /// First comer: the link was made for this meeting, whose socket becomes its control socket.
@@ -69,19 +73,19 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Has it nothing that is worth to be kept when the connection looks again?
+    /// May it be replaced when the connection tries again?
     pub fn is_idle(&self) -> bool {
         matches!(self.stage, Stage::Asked(..)) || self.refuses.is_some()
     }
 
-    /// Does it stand for a try with this effort, too?
+    /// Does it go on, so that a new try with this effort is not needed?
     pub fn goes_on_for(&self, effort: Effort) -> bool {
         let is_enough = !self.is_idle() || self.refuses.is_none() && effort != Effort::Name;
         is_enough && self.is_current() && sys::now_ns() < self.deadline
     }
 
-    /// Has one end come to the other? `None`: both are this process's, which has to use the other
-    /// one first.
+    /// Has one end come to the other? `None`: both are this process's, and the other one has to be
+    /// used first.
     pub fn has_begun(&self) -> Option<bool> {
         match self.stage {
             Stage::Asked(None, _) => None,
@@ -95,13 +99,13 @@ impl Pending {
         self.sock.generation.load(Ordering::Acquire) == self.generation
     }
 
-    /// Is its end the other one, in this process, and does it wait for this one?
+    /// Is it the meeting of the other end, in this process, and does that end wait for `look`'s?
     pub fn is_other_end_of(&self, look: &Look) -> bool {
         self.mirror.inode == look.own
             && matches!(self.stage, Stage::Named { .. } | Stage::Asked(..))
     }
 
-    /// Is this an answer to its question?
+    /// Does `answer` belong to the question that this meeting has sent?
     pub fn is_asked_by(&self, answer: &Message) -> bool {
         self.key == answer.token[0] && self.nonce == answer.echo
     }
@@ -110,7 +114,7 @@ impl Pending {
         self.socket.as_ref().map_or(-1, Way::raw)
     }
 
-    /// The socket at which the other end's next word comes.
+    /// The socket at which the peer's next record arrives.
     pub fn hears_at(&self) -> i32 {
         match &self.stage {
             Stage::Receiving(porter, _) => porter.raw(),
@@ -118,21 +122,22 @@ impl Pending {
         }
     }
 
-    /// Is there something to do, where these sockets have news?
+    /// Is there something to do for it, given the sockets that have news?
     pub fn is_due(&self, ready: &watch::Ready) -> bool {
         matches!(self.stage, Stage::Promised(..))
             || !self.is_current()
             || ready.has(self.hears_at())
     }
 
-    /// Is the process that has come one that could stop this one by a signal just as well?
+    /// Does the peer's process run as this user? Then it could also stop this one by a signal, and
+    /// is guarded against less.
     pub fn is_with_same_user(&self) -> bool {
         let claimant = self.claimant.as_ref();
         claimant.is_some_and(Claimant::is_same_user)
     }
 }
 
-/// The search of a connection for its peer.
+/// What a connection knows when it looks for its peer; the same at any stage of a meeting.
 #[derive(Clone, Copy)]
 pub(super) struct Look {
     /// The socket, and its generation.
@@ -150,7 +155,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// Has not come to an end, and has a time limit only with a socket.
+    /// A meeting at this stage. It has a time limit only if it has a socket.
     pub fn at(self, stage: Stage, socket: Option<Way>) -> Pending {
         let (sock, generation) = self.of;
         let deadline = match &socket {
@@ -175,7 +180,7 @@ impl Look {
 }
 
 impl Pending {
-    /// The same search.
+    /// What the meeting began with.
     pub fn look(&self) -> Look {
         Look {
             of: (self.sock, self.generation),
@@ -188,24 +193,24 @@ impl Pending {
     }
 }
 
-/// All of them, one for a socket at most.
+/// All meetings under way, at most one for each socket.
 pub(super) struct Meetings {
     /// By the address of the socket's structure.
     by_sock: BTreeMap<usize, Pending>,
-    /// Where both ends are in this process, that of the one that came last.
+    /// By the connection's key. If both ends are in this process, the one that began last.
     by_key: BTreeMap<u64, usize>,
-    /// Those with a socket of their own.
+    /// The meetings with a socket of their own.
     with_socket: Vec<usize>,
-    /// Those that wait for an answer over a link.
+    /// The number of meetings that wait for an answer over a link.
     awaiting: usize,
 }
 
 /// See [`Meetings`].
 pub(super) static PENDING: Guarded<Meetings> =
     Guarded::of_order(lock::BEFORE_SOCKETS, Meetings::new());
-/// Meetings in `PENDING` that have a socket, to be read without the lock.
+/// The number of meetings in `PENDING` that have a socket, to be read without the lock.
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// All in `PENDING`.
+/// The number of all meetings in `PENDING`, to be read without the lock.
 static TOTAL: AtomicU32 = AtomicU32::new(0);
 
 fn address(sock: &Sock) -> usize {
@@ -228,10 +233,10 @@ impl Meetings {
         }
     }
 
-    /// One more, of a socket that has none.
+    /// Adds a meeting of a socket that has none.
     pub fn add(&mut self, meeting: Pending) {
         let at = address(meeting.sock);
-        // An answer takes longer than that.
+        // No answer comes sooner than that.
         look_again(LOOK_NS);
         if meeting.socket.is_some() {
             self.with_socket.push(at);
@@ -245,7 +250,7 @@ impl Meetings {
         self.show();
     }
 
-    /// Takes that of this socket out.
+    /// Takes this socket's meeting out.
     pub fn take(&mut self, sock: &Sock) -> Option<Pending> {
         self.take_at(address(sock))
     }
@@ -263,22 +268,22 @@ impl Meetings {
         Some(meeting)
     }
 
-    /// That of this socket.
+    /// This socket's meeting.
     pub fn of(&self, sock: &Sock) -> Option<&Pending> {
         self.by_sock.get(&address(sock))
     }
 
-    /// The same, for what its stage and socket do not depend on.
+    /// This socket's meeting, to change. Not its stage and its socket, by which it is listed.
     pub fn of_mut(&mut self, sock: &Sock) -> Option<&mut Pending> {
         self.by_sock.get_mut(&address(sock))
     }
 
-    /// That of the connection with this key.
+    /// The meeting of the connection with this key.
     pub fn by_key(&self, key: u64) -> Option<&Pending> {
         self.by_sock.get(self.by_key.get(&key)?)
     }
 
-    /// Takes that of the connection with this key out, if it is `wanted`.
+    /// Takes out the meeting of the connection with this key, if it is `wanted`.
     pub fn take_by_key(
         &mut self,
         key: u64,
@@ -289,7 +294,7 @@ impl Meetings {
         is_wanted.then(|| self.take_at(at)).flatten()
     }
 
-    /// Takes those out that are wanted, of those with a socket of their own.
+    /// Takes out the `wanted` ones of the meetings with a socket of their own.
     pub fn take_with_socket(&mut self, wanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
         let is_wanted = |at: &&usize| self.by_sock.get(at).is_some_and(&wanted);
         let chosen: Vec<usize> = self.with_socket.iter().filter(is_wanted).copied().collect();
@@ -299,7 +304,7 @@ impl Meetings {
             .collect()
     }
 
-    /// Takes those out that are wanted, of all.
+    /// Takes out the `wanted` ones of all meetings.
     pub fn take_all(&mut self, wanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
         let of = self.by_sock.iter().filter(|(_, p)| wanted(p));
         let chosen: Vec<usize> = of.map(|(&at, _)| at).collect();
@@ -309,14 +314,14 @@ impl Meetings {
             .collect()
     }
 
-    /// Those with a socket of their own.
+    /// The meetings with a socket of their own.
     pub fn with_socket(&self) -> impl Iterator<Item = &Pending> {
         self.with_socket
             .iter()
             .filter_map(|at| self.by_sock.get(at))
     }
 
-    /// Tells hooks what there is.
+    /// Publishes the counts and flags that hooks read without the lock.
     fn show(&self) {
         COUNT.store(self.with_socket.len() as u32, Ordering::Relaxed);
         TOTAL.store(self.by_sock.len() as u32, Ordering::Relaxed);
@@ -326,25 +331,25 @@ impl Meetings {
             NAMES
         };
         let asked = if self.awaiting == 0 { 0 } else { ASKED };
-        // In order: the list's lock is held.
+        // The list's lock is held, so these updates come in order.
         let is = names | asked;
         BUSY.fetch_and(!(NAMES | ASKED) | is, Ordering::SeqCst);
         BUSY.fetch_or(is, Ordering::SeqCst);
     }
 }
 
-/// How many have a socket of their own.
+/// The number of meetings with a socket of their own.
 pub(super) fn with_sockets() -> usize {
     COUNT.load(Ordering::Acquire) as usize
 }
 
-/// Is there none?
+/// Is no meeting under way?
 pub(super) fn are_none() -> bool {
     TOTAL.load(Ordering::Relaxed) == 0
 }
 
-/// Hooks look after the meetings no more often than this, in ns, and the less often the longer
-/// nothing has come of any: each look costs a system call, also beside a peer that never comes.
+/// Hooks look at the meetings no more often than this, in ns, and less often the longer no meeting
+/// has moved: each look costs a system call, and the peer may never come.
 const LOOK_NS: u64 = 20_000;
 /// When a meeting last began or moved on, in ns.
 static MOVED_AT: AtomicU64 = AtomicU64::new(0);
@@ -356,14 +361,14 @@ pub(super) fn look_soon() {
     look_again(0);
 }
 
-/// The same, in so many ns.
+/// Hooks look again after so many ns.
 fn look_again(ns: u64) {
     let now = sys::now_ns();
     MOVED_AT.store(now, Ordering::Relaxed);
     NEXT_LOOK.store(now + ns, Ordering::Relaxed);
 }
 
-/// Is this hook to look after the meetings?
+/// Should the calling hook look at the meetings? It then does so for all others, too.
 pub(super) fn is_time_to_look(now: u64) -> bool {
     let next = NEXT_LOOK.load(Ordering::Relaxed);
     let quiet = now.saturating_sub(MOVED_AT.load(Ordering::Relaxed));
@@ -375,8 +380,8 @@ pub(super) fn is_time_to_look(now: u64) -> bool {
 /// Until when hooks look for answers over links, in ns.
 static ASKED_UNTIL: AtomicU64 = AtomicU64::new(0);
 
-/// Is an answer over a link waited for, or a word on what was granted? Hooks look for it, so that
-/// it does not wait for the control thread to be scheduled, but not for ever.
+/// Does a meeting wait for an answer over a link? Hooks look for it for a while, so that it does
+/// not depend on when the control thread is scheduled.
 pub(super) fn awaits_answers(now: u64) -> bool {
     let asked = BUSY.load(Ordering::SeqCst) & ASKED != 0;
     if asked && now > ASKED_UNTIL.load(Ordering::SeqCst) {
@@ -389,25 +394,25 @@ pub(super) fn awaits_answers(now: u64) -> bool {
     asked
 }
 
-/// No more answers are to be read, of this process. So hooks do not ask for the time any more,
-/// which is fatal under strict seccomp: the kernel takes the processor's clock away with it.
+/// Ends the wait for answers, before strict seccomp. Hooks then no longer read the clock, which
+/// would be fatal: with strict seccomp the kernel takes the processor's clock away, too.
 pub fn expect_nothing() {
     BUSY.fetch_and(!ASKED, Ordering::SeqCst);
 }
 
-/// Is a meeting under way that only hooks move on? Then waits are cut at its end.
+/// Is a meeting under way that only hooks move on? Then the program's waits are cut at its end.
 #[inline]
 pub fn needs_hooks() -> bool {
     COUNT.load(Ordering::Relaxed) != 0 && !control_thread::is_running() && super::may_meet_here()
 }
 
-/// How long hooks do not look after the meetings, in ns.
+/// The time until hooks look at the meetings again, in ns.
 pub(super) fn next_look(now: u64) -> u64 {
     NEXT_LOOK.load(Ordering::Relaxed).saturating_sub(now)
 }
 
-/// In the child of a fork: the meetings are the parent's. Closes the child's copies of the sockets
-/// only; streams given out belong to the parent's links.
+/// In the child of a fork: drops the meetings, which are the parent's, and closes the child's
+/// copies of their sockets. Streams that were given out belong to the parent's links, and stay.
 pub(super) fn after_fork() {
     if let Some(mut list) = PENDING.lock() {
         for meeting in list.take_all(|_| true) {

@@ -1,5 +1,5 @@
-//! The name of a connection, an abstract Unix socket: bound by the end that comes first, visited by
-//! the other one.
+//! The name of a connection: an abstract Unix socket. The end that comes first binds it, the other
+//! one connects to it.
 
 use super::closer::Way;
 use super::identity::{self, Claimant};
@@ -9,7 +9,7 @@ use sluice_fabric::sys::{self, Fd};
 use sluice_runtime::own_fds;
 use sluice_stats::Reason;
 
-/// Tries to connect to a name that was bound a moment ago and does not listen yet.
+/// So often an end tries to connect to a name that is bound and does not listen yet.
 const CONNECT_TRIES: u32 = 3;
 
 /// The abstract address of a connection.
@@ -29,7 +29,7 @@ fn address(key: u64) -> (libc::sockaddr_un, usize) {
     (addr, size_of::<libc::sa_family_t>() + 1 + len)
 }
 
-/// Binds the name, or comes to the process that has bound it, or why not.
+/// Binds the name, or connects to the process that has bound it.
 pub(super) fn first_or_second(look: Look) -> Result<Pending, Reason> {
     let (addr, len) = address(look.key);
     for _ in 0..CONNECT_TRIES {
@@ -38,7 +38,7 @@ pub(super) fn first_or_second(look: Look) -> Result<Pending, Reason> {
             sys::listen(socket.raw(), 1).map_err(|_| Reason::NameTaken)?;
             return Ok(look.at(Stage::Named { sent_away: 0 }, Some(socket)));
         }
-        // Bound by somebody: a socket whose bind has failed can connect.
+        // The name is bound already. The same socket can still connect to it.
         if connect(socket.raw(), look.key)? {
             return greet(look, socket);
         }
@@ -46,7 +46,7 @@ pub(super) fn first_or_second(look: Look) -> Result<Pending, Reason> {
     Err(Reason::NameTaken)
 }
 
-/// Connects to the process that has bound the name; false: it does not listen yet, or is gone.
+/// Connects to the process that has bound the name. False: it does not listen yet, or is gone.
 fn connect(socket: i32, key: u64) -> Result<bool, Reason> {
     let (addr, len) = address(key);
     match sys::connect(socket, &addr, len) {
@@ -56,7 +56,8 @@ fn connect(socket: i32, key: u64) -> Result<bool, Reason> {
     }
 }
 
-/// Has come to the process that has bound the name, and sends a Challenge, or why not.
+/// Begins the meeting with the process that has bound the name: sends it a Challenge, or a Decline
+/// if this end stays on TCP.
 pub(super) fn greet(look: Look, socket: Way) -> Result<Pending, Reason> {
     let claimant = Claimant::behind(socket.raw(), look.mirror)?;
     let first = look.refuses.map_or(
@@ -68,8 +69,8 @@ pub(super) fn greet(look: Look, socket: Way) -> Result<Pending, Reason> {
     );
     message::send(socket.raw(), &first, None).map_err(|_| Reason::NameTaken)?;
     if look.refuses.is_none() {
-        // The answer may come while the program waits for bytes that are written after that. A
-        // failure here is told when the thread is needed.
+        // The answer may come while the program is in a wait that no hook ends, so the control
+        // thread reads it. If it cannot start, the step that needs it says so.
         let _ = sluice_runtime::control_thread::start();
     }
     let mut meeting = look.at(Stage::Dialled, Some(socket));
@@ -77,7 +78,7 @@ pub(super) fn greet(look: Look, socket: Way) -> Result<Pending, Reason> {
     Ok(meeting)
 }
 
-/// A socket that has come to the name of the connection with this key; `None`: nobody waits there.
+/// A socket connected to the name of the connection with this key. `None`: no process waits there.
 pub(super) fn come_to(key: u64) -> Result<Option<Way>, Reason> {
     let socket = new_socket()?;
     if connect(socket.raw(), key)? {
@@ -87,7 +88,7 @@ pub(super) fn come_to(key: u64) -> Result<Option<Way>, Reason> {
     }
 }
 
-/// Comes to the other end if that waits at the name.
+/// Begins a meeting with the other end if it waits at the name.
 pub(super) fn visit(look: Look) -> Result<Option<Pending>, Reason> {
     let arrived = come_to(look.key)?;
     arrived.map(|socket| greet(look, socket)).transpose()
@@ -101,7 +102,7 @@ fn new_socket() -> Result<Fd, Reason> {
     sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).map_err(|_| Reason::DescriptorLimit)
 }
 
-/// Before anything is said by the socket.
+/// Makes a new socket ready for a meeting, before anything is sent by it.
 fn prepare(socket: Fd) -> Result<Way, Reason> {
     let socket = own_fds::lift(socket).ok_or(Reason::DescriptorLimit)?;
     identity::prepare(socket.raw())?;

@@ -1,15 +1,15 @@
-//! The sockets of all meetings in one epoll set: a look costs one call, for one name and for
-//! sixty-four, and only a meeting that something has come to goes on.
+//! An epoll set with the sockets of all meetings. A look at it costs one system call for any number
+//! of meetings, and says which of them have news.
 
 use super::PENDING_MAX;
 use core::sync::atomic::{AtomicI32, Ordering};
 use sluice_fabric::sys;
 use sluice_runtime::{control_thread, own_fds};
 
-/// The set; -1: there was no meeting yet, or it was refused.
+/// The set; -1: there was no meeting yet, or the kernel refused to make one.
 static SET: AtomicI32 = AtomicI32::new(-1);
 
-/// With the list of meetings locked: the socket of one is looked at from here on.
+/// Enters the socket of a meeting. The list of meetings is locked.
 pub(super) fn enter(fd: i32) {
     if SET.load(Ordering::Relaxed) < 0
         && let Ok(set) = sys::epoll_create()
@@ -28,13 +28,13 @@ pub(super) fn enter(fd: i32) {
     );
 }
 
-/// No more, though somebody else may have it open.
+/// Takes a socket out, before it is closed: another process may hold the file open.
 pub(super) fn leave(fd: i32) {
     let set = SET.load(Ordering::Acquire);
     let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
 }
 
-/// The control thread hears of the set's news, if both are there.
+/// Has the control thread watch the set, if both exist.
 pub(super) fn tell_control() {
     let set = SET.load(Ordering::Acquire);
     if set >= 0 && control_thread::is_running() {
@@ -43,21 +43,21 @@ pub(super) fn tell_control() {
     }
 }
 
-/// Sleeps until something has come to one of them, or for so long.
+/// Sleeps until one of the sockets has news, or for `ns`.
 pub(super) fn wait(ns: u64) {
     let set = SET.load(Ordering::Acquire);
     let _ = sys::poll_one(set, libc::POLLIN, Some(sys::timespec(ns)));
 }
 
-/// The sockets that something has come to.
+/// The sockets that have news.
 pub(super) struct Ready {
     events: [libc::epoll_event; PENDING_MAX],
-    /// `None`: it is not known, and may be any.
+    /// `None`: not known, so any socket may have news.
     count: Option<usize>,
 }
 
 impl Ready {
-    /// Those of now.
+    /// The sockets that have news now.
     pub fn now() -> Ready {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; PENDING_MAX];
         let (set, at_once) = (SET.load(Ordering::Acquire), sys::timespec(0));
@@ -68,7 +68,7 @@ impl Ready {
         Ready { events, count }
     }
 
-    /// Is this one of them?
+    /// Has this socket news?
     pub fn has(&self, fd: i32) -> bool {
         self.count.is_none_or(|count| {
             let mut ready = self.events.iter().take(count);
@@ -77,7 +77,7 @@ impl Ready {
     }
 }
 
-/// Nobody is met, or, in the child of a fork, the set is the parent's.
+/// Closes the set: there is no meeting, or this is a child and the set is the parent's.
 pub(super) fn close() {
     let set = SET.swap(-1, Ordering::AcqRel);
     if set >= 0 {

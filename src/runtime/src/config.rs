@@ -516,7 +516,8 @@ mod tests {
         prepare_file(&mut file, report, |_| Err(libc::ENOENT), &mut complaint);
         assert_eq!(
             complaint.finished(),
-            b"sluice: SLUICE_REPORT=\"/x\" cannot be written to (No such file or directory), using no report\n"
+            b"sluice: SLUICE_REPORT=\"/x\" cannot be written to (No such file or directory), using \
+              no report\n"
         );
         assert_eq!(Meaning(123_456).to_string(), "error 123456");
     }

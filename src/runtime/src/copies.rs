@@ -13,7 +13,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, Ordering};
 use sluice_stats::{ROOT, Root};
 
-/// The symbol's name; the library's edge defines it.
+/// The symbol's name; the preload package defines it.
 const MARK: &CStr = c"sluice_counters";
 
 /// What is known, one of the next three.

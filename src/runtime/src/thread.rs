@@ -74,7 +74,9 @@ struct Held {
 
 thread_local! {
     // Constant and without destructors: reading them needs no registration and no allocation.
-    static SLOTS: Held = const { Held { slots: [const { Cell::new((0, 0, 0)) }; HELD], next: Cell::new(0) } };
+    static SLOTS: Held = const {
+        Held { slots: [const { Cell::new((0, 0, 0)) }; HELD], next: Cell::new(0) }
+    };
 }
 
 /// The pthread key whose destructor returns the slots of a thread that ends; 0: none yet

@@ -2,7 +2,10 @@
 //! people, and what these can do. The table below is the only place where any of them is written.
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident = $number:literal, $code:literal, $words:literal, $advice:literal;)+) => {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident = $number:literal, $code:literal, $words:literal, $advice:literal;
+    )+) => {
         /// Why a connection stayed on TCP, or went back to it.
         ///
         /// The number is part of the layout that `sluice stat` reads from another process, and

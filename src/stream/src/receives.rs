@@ -84,7 +84,8 @@ impl Receives {
     /// A message has come with this count, and its receive is posted again.
     ///
     /// # Errors
-    /// [`PeerFault::Receives`]: the peer has sent more than it may, or says to have taken what was not sent.
+    /// [`PeerFault::Receives`]: the peer has sent more than it may, or says to have taken what was
+    /// not sent.
     pub fn on_came(&mut self, count: u16) -> Result<(), Error> {
         let untold = since(self.taken, self.told);
         let on_the_way = since(self.sent, self.returned);
@@ -173,7 +174,9 @@ mod tests {
         #[test]
         fn a_lie_is_found_before_a_queue_runs_empty(
             receives in [MIN_RECEIVES..20, MIN_RECEIVES..20],
-            counts in prop::collection::vec(prop_oneof![any::<u16>(), 0..Immediate::COUNTS, 0u16..40], 0..200),
+            counts in prop::collection::vec(
+                prop_oneof![any::<u16>(), 0..Immediate::COUNTS, 0u16..40], 0..200,
+            ),
             sends in prop::collection::vec(any::<bool>(), 200),
         ) {
             let [ours, theirs] = receives;

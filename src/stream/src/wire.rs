@@ -493,7 +493,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), CONTROL_LEN), kind in 0u8..16) {
+        fn any_bytes_parse_or_are_refused(
+            bytes in proptest::collection::vec(any::<u8>(), CONTROL_LEN),
+            kind in 0u8..16,
+        ) {
             let mut bytes: [u8; CONTROL_LEN] = bytes.try_into().unwrap();
             bytes[0] = kind;
             if let Ok(message) = Control::parse(&bytes) {
@@ -505,7 +508,8 @@ mod tests {
         fn any_immediate_parses_or_is_refused(bits in any::<u32>()) {
             if let Ok(immediate) = Immediate::parse(bits) {
                 prop_assert_eq!(immediate.emit(), bits);
-                let again = Immediate::new(immediate.stream(), immediate.notice(), immediate.count());
+                let (notice, count) = (immediate.notice(), immediate.count());
+                let again = Immediate::new(immediate.stream(), notice, count);
                 prop_assert_eq!(again, Some(immediate));
             }
         }

@@ -220,8 +220,76 @@ fn to_transit() -> impl Strategy<Value = ToTransit> {
     ]
 }
 
+/// What an end was told in events that it took.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    credited: u64,
+    received: u64,
+    read: u64,
+    /// What the peer's record says the link has brought here. It may be ahead of what was
+    /// reported.
+    brought: u64,
+}
+
+impl Counts {
+    /// Hands an event to `transit`; `steps` are those of a peer that keeps to the protocol.
+    fn apply(
+        &mut self,
+        event: ToTransit,
+        transit: &mut Transit,
+        steps: &mut impl Iterator<Item = Step>,
+        nonce: &Nonce,
+    ) {
+        match event {
+            ToTransit::Fix(n) => drop(transit.fix(n)),
+            ToTransit::Refuse => transit.refuse(),
+            ToTransit::Step(step) => drop(transit.on_step(step)),
+            ToTransit::NextStep => {
+                if let Some(step) = steps.next() {
+                    let _ = transit.on_step(step);
+                }
+                let _ = transit.fix(0);
+            }
+            ToTransit::Post(len) => drop(transit.on_posted(len)),
+            ToTransit::Completed(to) => drop(transit.on_completed(Seq::new(to))),
+            ToTransit::Credit(to) => {
+                if transit.on_credit(Seq::new(to)).is_ok() && transit.out() == Out::Link {
+                    self.credited = to;
+                }
+            }
+            ToTransit::Received(to) => {
+                if transit.on_received(Seq::new(to)).is_ok() {
+                    self.received = to.max(self.received);
+                }
+            }
+            ToTransit::Read(to) => {
+                if transit.on_read(Seq::new(to)).is_ok() {
+                    self.read = to;
+                }
+            }
+            ToTransit::TcpRead(len) => drop(transit.on_tcp_read(len)),
+            ToTransit::Head(record, cut, end) => {
+                let heard = transit.on_head(&record.emit(nonce)[..cut], end);
+                if let (Head::Record, Goes::From { from, .. }) = (heard, record.goes) {
+                    self.brought = from.value();
+                }
+            }
+            ToTransit::Data(bytes, end) => drop(transit.on_head(&bytes, end)),
+            ToTransit::End => drop(transit.on_tcp_end()),
+            ToTransit::Error => transit.on_tcp_error(),
+            ToTransit::Drained => transit.on_drained(),
+            ToTransit::Lost => transit.on_link_lost(),
+            ToTransit::Leave(leave) => transit.leave(leave),
+            ToTransit::GiveUp => transit.give_up(),
+        }
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4_000) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(4_000)
+    })]
 
     #[test]
     fn a_sender_survives_any_reader(
@@ -350,59 +418,23 @@ proptest! {
             [Step::First(0), Step::Go]
         };
         let mut steps = steps.into_iter().chain([Step::Open]);
-        let (mut credited, mut received, mut read) = (0, 0, 0);
-        // What the peer's record says the link has brought here. It may be ahead of what was
-        // reported.
-        let mut brought = 0;
+        let mut counts = Counts::default();
         let mut died = None;
         let mut decided = None;
         let mut records = 0;
         for event in events {
-            match event {
-                ToTransit::Fix(n) => drop(transit.fix(n)),
-                ToTransit::Refuse => transit.refuse(),
-                ToTransit::Step(step) => drop(transit.on_step(step)),
-                ToTransit::NextStep => {
-                    if let Some(step) = steps.next() {
-                        let _ = transit.on_step(step);
-                    }
-                    let _ = transit.fix(0);
-                }
-                ToTransit::Post(len) => {
-                    let link = transit.out() == Out::Link;
-                    prop_assert_eq!(transit.on_posted(len).is_ok(), link);
-                }
-                ToTransit::Completed(to) => drop(transit.on_completed(Seq::new(to))),
-                ToTransit::Credit(to) => {
-                    if transit.on_credit(Seq::new(to)).is_ok() && transit.out() == Out::Link {
-                        credited = to;
-                    }
-                }
-                ToTransit::Received(to) => {
-                    if transit.on_received(Seq::new(to)).is_ok() {
-                        received = to.max(received);
-                    }
-                }
-                ToTransit::Read(to) => {
-                    if transit.on_read(Seq::new(to)).is_ok() {
-                        read = to;
-                    }
-                }
-                ToTransit::TcpRead(len) => drop(transit.on_tcp_read(len)),
-                ToTransit::Head(record, cut, end) => {
-                    let heard = transit.on_head(&record.emit(&nonce)[..cut], end);
-                    if let (Head::Record, Goes::From { from, .. }) = (heard, record.goes) {
-                        brought = from.value();
-                    }
-                }
-                ToTransit::Data(bytes, end) => drop(transit.on_head(&bytes, end)),
-                ToTransit::End => drop(transit.on_tcp_end()),
-                ToTransit::Error => transit.on_tcp_error(),
-                ToTransit::Drained => transit.on_drained(),
-                ToTransit::Lost => transit.on_link_lost(),
-                ToTransit::Leave(leave) => transit.leave(leave),
-                ToTransit::GiveUp => transit.give_up(),
+            if let ToTransit::Post(len) = event {
+                let link = transit.out() == Out::Link;
+                prop_assert_eq!(transit.on_posted(len).is_ok(), link);
+            } else {
+                counts.apply(event, &mut transit, &mut steps, &nonce);
             }
+            let Counts {
+                credited,
+                received,
+                read,
+                brought,
+            } = counts;
             while let Some(action) = transit.poll_action() {
                 if let Deed::Write(record) = action {
                     records += 1;
@@ -427,7 +459,10 @@ proptest! {
     }
 
     #[test]
-    fn any_control_message_is_refused_or_possible(words in prop::collection::vec(number(), 6), kind in 0u64..16) {
+    fn any_control_message_is_refused_or_possible(
+        words in prop::collection::vec(number(), 6),
+        kind in 0u64..16,
+    ) {
         let mut bytes = [0; sluice_stream::wire::CONTROL_LEN];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(&words) {
             slot.copy_from_slice(&word.to_le_bytes());

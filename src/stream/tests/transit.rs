@@ -20,7 +20,12 @@ fn end() -> impl Strategy<Value = usize> {
 }
 
 fn leave() -> impl Strategy<Value = Leave> {
-    prop_oneof![2 => Just(Leave::Stay), 2 => Just(Leave::Shut), 2 => Just(Leave::Hand), 1 => Just(Leave::Close)]
+    prop_oneof![
+        2 => Just(Leave::Stay),
+        2 => Just(Leave::Shut),
+        2 => Just(Leave::Hand),
+        1 => Just(Leave::Close),
+    ]
 }
 
 /// Steps of a stream that nothing happens to.
@@ -395,6 +400,55 @@ fn path(steps: &[(usize, Op)], last: usize) -> Vec<Op> {
     path
 }
 
+/// The steps that are always allowed, each with whether it is progress when it changes the world.
+fn usual_steps(cut: usize) -> impl Iterator<Item = (Op, bool)> {
+    let of_end = move |e| {
+        [
+            (Op::Give(e, 1), true),
+            (Op::Flush(e, usize::MAX), true),
+            (Op::Carry(e), true),
+            (Op::Poll(e), true),
+            (Op::Complete(e), true),
+            (Op::Credit(e), true),
+            (Op::Read(e, 1), true),
+            (Op::Look(e), true),
+            (Op::Segment(e, cut), true),
+            (Op::Segment(e, usize::MAX), true),
+            (Op::Quiet(e), false),
+        ]
+    };
+    std::iter::once((Op::Begin, true)).chain([0, 1].into_iter().flat_map(of_end))
+}
+
+/// The steps that a budget still allows, each with what is left of it afterwards.
+fn budgeted_steps(budget: Budget, leaves: &[Leave]) -> Vec<(Op, Budget)> {
+    let mut steps = Vec::new();
+    for e in [0usize, 1] {
+        if let Some(left) = budget.leaves.checked_sub(1) {
+            let budget = Budget {
+                leaves: left,
+                ..budget
+            };
+            steps.extend(leaves.iter().map(|leave| (Op::Leave(e, *leave), budget)));
+        }
+        if let Some(left) = budget.cuts.checked_sub(1) {
+            let budget = Budget {
+                cuts: left,
+                ..budget
+            };
+            steps.extend([(Op::Cut(e), budget), (Op::Lose(e), budget)]);
+        }
+        if let Some(left) = budget.kills.checked_sub(1) {
+            let budget = Budget {
+                kills: left,
+                ..budget
+            };
+            steps.extend([(Op::Kill(e, false), budget), (Op::Kill(e, true), budget)]);
+        }
+    }
+    steps
+}
+
 /// Every order of every step, from the first one to the last. How many states there are.
 fn explore(terms: Terms, budget: Budget, leaves: &[Leave], cut: usize) -> usize {
     use std::collections::HashSet;
@@ -404,7 +458,6 @@ fn explore(terms: Terms, budget: Budget, leaves: &[Leave], cut: usize) -> usize 
     let mut seen = HashSet::new();
     let mut steps: Vec<(usize, Op)> = Vec::new();
     let mut todo = vec![(World::new(terms, None), budget, usize::MAX)];
-    let both = [0usize, 1];
     while let Some((world, budget, last)) = todo.pop() {
         let key = (&world, budget);
         if !seen.insert((one.hash_one(key), two.hash_one(key))) {
@@ -424,50 +477,11 @@ fn explore(terms: Terms, budget: Budget, leaves: &[Leave], cut: usize) -> usize 
             }
         };
         let mut moved = false;
-        moved |= next(Op::Begin, budget);
-        for e in both {
-            for op in [
-                Op::Give(e, 1),
-                Op::Flush(e, usize::MAX),
-                Op::Carry(e),
-                Op::Poll(e),
-                Op::Complete(e),
-                Op::Credit(e),
-                Op::Read(e, 1),
-                Op::Look(e),
-                Op::Segment(e, cut),
-                Op::Segment(e, usize::MAX),
-            ] {
-                moved |= next(op, budget);
-            }
-            next(Op::Quiet(e), budget);
+        for (op, is_progress) in usual_steps(cut) {
+            moved |= next(op, budget) && is_progress;
         }
-        for e in both {
-            if let Some(left) = budget.leaves.checked_sub(1) {
-                let budget = Budget {
-                    leaves: left,
-                    ..budget
-                };
-                for leave in leaves {
-                    next(Op::Leave(e, *leave), budget);
-                }
-            }
-            if let Some(left) = budget.cuts.checked_sub(1) {
-                let budget = Budget {
-                    cuts: left,
-                    ..budget
-                };
-                next(Op::Cut(e), budget);
-                next(Op::Lose(e), budget);
-            }
-            if let Some(left) = budget.kills.checked_sub(1) {
-                let budget = Budget {
-                    kills: left,
-                    ..budget
-                };
-                next(Op::Kill(e, false), budget);
-                next(Op::Kill(e, true), budget);
-            }
+        for (op, budget) in budgeted_steps(budget, leaves) {
+            next(op, budget);
         }
         if !moved || one.hash_one(&world) % 16 == 0 {
             let mut end = world.clone();

@@ -1,7 +1,7 @@
 //! The program's calls, as hooks make them, and what they may come to.
 
 use super::*;
-use sluice_engine::api::{self, Error, Nap, Pass, READ, Verdict, Vigil};
+use sluice_engine::api::{self, Error, Nap, Pass, READ, Verdict, WaitState};
 
 /// What the real function says, as the engine's verdicts do.
 pub(super) fn real(ret: isize) -> isize {
@@ -215,10 +215,11 @@ impl World {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        let mut vigil = Vigil::new();
+        let mut wait_state = WaitState::new();
         let at = list.as_mut_ptr();
         // SAFETY: a list and a time of ours.
-        let verdict = unsafe { api::poll(at, 3, &raw const now, std::ptr::null(), &mut vigil) };
+        let verdict =
+            unsafe { api::poll(at, 3, &raw const now, std::ptr::null(), &mut wait_state) };
         // SAFETY: as above.
         let count = concluded(verdict, || real(unsafe { libc::poll(at, 3, 0) } as isize));
         assert!((0..=3).contains(&count));
@@ -253,7 +254,7 @@ impl World {
                 tv_nsec: 0,
             };
             let none = std::ptr::null();
-            let mut vigil = Vigil::new();
+            let mut wait_state = WaitState::new();
             // SAFETY: as above.
             let verdict = unsafe {
                 api::epoll_wait(
@@ -263,7 +264,7 @@ impl World {
                     most as i32,
                     &raw const now,
                     none,
-                    &mut vigil,
+                    &mut wait_state,
                 )
             };
             concluded(verdict, real)

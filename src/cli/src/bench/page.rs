@@ -45,7 +45,8 @@ const PLOTS: [Plot; 4] = [
     Plot {
         title: "Processor time of a stream",
         unit: "s/GB",
-        meaning: "How long both programs together keep processors busy to move 1 GB; lower is better.",
+        meaning: "How long both programs together keep processors busy to move 1 GB; lower is \
+                  better.",
         kind: Kind::Stream,
         value: |outcome| outcome.cpu_per_gb,
     },
@@ -53,7 +54,8 @@ const PLOTS: [Plot; 4] = [
 
 const STYLE: &str = "body{font-family:sans-serif;max-width:1320px;margin:1em auto;padding:0 1em}\
     svg{width:100%;height:auto}figure{margin:0}figcaption{margin:.5em 0}\
-    .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:1em 2em}\
+    .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));\
+    gap:1em 2em}\
     .key{display:inline-block;width:1.5em;height:.25em;vertical-align:middle;margin:0 .3em 0 1em}\
     .wide,pre{overflow-x:auto}pre{font-size:clamp(8px,1.95vw,14px)}\
     .bars{display:grid;grid-template-columns:fit-content(40%) 1fr;gap:0 .7em}\
@@ -109,8 +111,8 @@ pub fn page(results: &Results) -> Result<String, String> {
          <title>Sluice and TCP</title>\n<style>{STYLE}</style></head>\n\
          <body><h1>Sluice and TCP {peer}</h1>\n\
          <p>{machine}</p>\n\
-         <p>sluice {version}; medians of {runs} of {seconds} s each, TCP and Sluice in turn.</p>\n{few}\
-         <p>{legend}</p>\n<div class=\"plots\">\n{plots}</div>\n\
+         <p>sluice {version}; medians of {runs} of {seconds} s each, TCP and Sluice in turn.</p>\n\
+         {few}<p>{legend}</p>\n<div class=\"plots\">\n{plots}</div>\n\
          <p>All figures. TIMES is how many times as good Sluice is, of the two columns before it; \
          K, M and G stand for 1024, 1024 times 1024, and so on.</p>\n\
          <pre>{rows}</pre>\n{programs}</body></html>\n"
@@ -262,7 +264,8 @@ mod tests {
         };
         let page = page(&results).unwrap();
         for part in [
-            "<p>a&lt;b&gt;: a processor, 2 processors, Linux 6; 2026-01-31 12:34 UTC, load 0.1 0.2 0.3 before.</p>",
+            "<p>a&lt;b&gt;: a processor, 2 processors, Linux 6; 2026-01-31 12:34 UTC, load 0.1 0.2 \
+             0.3 before.</p>",
             "medians of 1 run of 1 s each",
             "too few to tell",
             "Round trip, p99 (us)",

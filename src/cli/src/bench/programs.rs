@@ -123,19 +123,23 @@ mod tests {
 
     #[test]
     fn a_program_has_a_bar_and_a_row() {
-        let text = r#"[{"case": "nginx & wrk", "place": "free", "ratio": 2.5, "ratio_min": 2.4, "ratio_max": 2.6,
+        let text = r#"[{"case": "nginx & wrk", "place": "free",
+            "ratio": 2.5, "ratio_min": 2.4, "ratio_max": 2.6,
             "cpu_per_op_ratio": 0.5, "link_share": 0.999, "errors": [],
-            "plain": [{"rate": 1000.0, "unit": "/s"}, {"rate": 3000.0, "unit": "/s"}, {"rate": 2000.0, "unit": "/s"}],
+            "plain": [{"rate": 1000.0, "unit": "/s"}, {"rate": 3000.0, "unit": "/s"},
+                {"rate": 2000.0, "unit": "/s"}],
             "preloaded": [{"rate": 5e6, "unit": "/s"}]},
             {"case": "broken", "place": "free", "ratio": null, "ratio_min": null, "ratio_max": null,
-            "cpu_per_op_ratio": null, "link_share": null, "errors": ["x"], "plain": [], "preloaded": []}]"#;
+            "cpu_per_op_ratio": null, "link_share": null, "errors": ["x"],
+            "plain": [], "preloaded": []}]"#;
         let programs: Vec<Program> = serde_json::from_str(text).unwrap();
         let section = section(&programs);
         for part in [
             "style=\"--tcp:34.0%\"",
             "<span>nginx &amp; wrk</span><div><i style=\"width:85.0%;",
             "<span>broken</span><div><i style=\"width:0.0%;background:rgb(0,110,190)\"></i>-</div>",
-            "<td>nginx &amp; wrk</td><td>2.000 k/s</td><td>5.000 M/s</td><td>2.50</td><td>2.40 .. 2.60</td><td>0.50</td><td>99.9 %</td>",
+            "<td>nginx &amp; wrk</td><td>2.000 k/s</td><td>5.000 M/s</td><td>2.50</td>\
+             <td>2.40 .. 2.60</td><td>0.50</td><td>99.9 %</td>",
             "<td>broken</td><td>-</td><td>-</td><td>-</td><td>-</td><td>-</td><td>-</td>",
         ] {
             assert!(section.contains(part), "{part}: {section}");

@@ -20,7 +20,10 @@ pub fn examine() -> Findings {
             State::Note,
             "none: connections to other hosts stay on TCP",
         )
-        .mended_by("without such hardware: `rdma link add rxe0 type rxe netdev NAME` makes one in software");
+        .mended_by(
+            "without such hardware: `rdma link add rxe0 type rxe netdev NAME` makes one in \
+             software",
+        );
         return Findings {
             usable: false,
             checks: vec![none],

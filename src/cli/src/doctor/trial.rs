@@ -179,7 +179,8 @@ mod tests {
     #[test]
     fn the_line_of_the_connecting_end_counts() {
         let report = "conn local=127.0.0.1:7 peer=127.0.0.1:50 upgrades=1 tx_tcp=1 tx_direct=9\n\
-            conn local=127.0.0.1:50 peer=127.0.0.1:7 upgrades=1 demotions=0 tx_tcp=10 tx_direct=20 tx_indirect=30 tx_file=0 \
+            conn local=127.0.0.1:50 peer=127.0.0.1:7 upgrades=1 demotions=0 \
+            tx_tcp=10 tx_direct=20 tx_indirect=30 tx_file=0 \
             rx_tcp=5 rx_direct=0 rx_indirect=35 rx_file=0 reason=peer-closed\n";
         let expected = Outcome {
             linked: 85,

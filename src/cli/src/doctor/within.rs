@@ -68,7 +68,10 @@ fn tried(outcome: Result<trial::Outcome, String>) -> (Check, bool) {
                     State::Note,
                     format!("{found}; nothing was copied straight into the reader's buffer"),
                 )
-                .mended_by("needs two processors that are free, and the right to read the peer's memory: see the ptrace scope")
+                .mended_by(
+                    "needs two processors that are free, and the right to read the peer's \
+                     memory: see the ptrace scope",
+                )
             } else {
                 Check::new(
                     WHAT,
@@ -145,7 +148,11 @@ fn ptrace_scope() -> Check {
     const WHAT: &str = "ptrace scope";
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
-        "" | "0" => Check::new(WHAT, State::Ok, "processes of one user may look into each other"),
+        "" | "0" => Check::new(
+            WHAT,
+            State::Ok,
+            "processes of one user may look into each other",
+        ),
         "1" => Check::new(
             WHAT,
             State::Note,
@@ -155,7 +162,10 @@ fn ptrace_scope() -> Check {
         other => Check::new(
             WHAT,
             State::Note,
-            format!("{other}: only the administrator may look into processes, so large sends are copied twice"),
+            format!(
+                "{other}: only the administrator may look into processes, so large sends are \
+                 copied twice"
+            ),
         )
         .mended_by("sysctl kernel.yama.ptrace_scope=1"),
     }
@@ -192,9 +202,13 @@ fn container() -> Option<Check> {
         Check::new(
             "container",
             State::Note,
-            "processes of different containers are accelerated between each other only in one network namespace",
+            "processes of different containers are accelerated between each other only in one \
+             network namespace",
         )
-        .mended_by("docker run --network container:NAME; for copies straight into the reader also --pid container:NAME")
+        .mended_by(
+            "docker run --network container:NAME; for copies straight into the reader also \
+             --pid container:NAME",
+        )
     })
 }
 

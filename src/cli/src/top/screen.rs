@@ -411,7 +411,8 @@ mod tests {
         view.update(Sample::default(), &report);
         assert_eq!(
             view.totals(&Sample::default()),
-            "0 processes, 0 connections, 0 on links, 0/s; 1 may not be looked into; 2 left out: no answer"
+            "0 processes, 0 connections, 0 on links, 0/s; 1 may not be looked into; 2 left out: no \
+             answer"
         );
     }
 

@@ -78,7 +78,8 @@ pub struct Python {
 
 impl Python {
     pub fn new(command: &mut Command) -> Python {
-        let driver = "import sys\nscope = {}\nfor line in sys.stdin:\n  exec(line, scope)\n  print('done', flush=True)\n";
+        let driver = "import sys\nscope = {}\nfor line in sys.stdin:\n  \
+                      exec(line, scope)\n  print('done', flush=True)\n";
         let mut child = command
             .args(["-c", driver])
             .stdin(Stdio::piped())
@@ -124,7 +125,8 @@ impl Python {
     pub fn fork(&mut self, expression: &str) -> u32 {
         self.tell("life, done = os.pipe(), os.pipe()");
         self.tell(&format!(
-            "child = os.fork() or ({expression}, os.write(done[1], b'x'), os.close(life[1]), os.read(life[0], 1), os._exit(0))"
+            "child = os.fork() or ({expression}, os.write(done[1], b'x'), os.close(life[1]), \
+             os.read(life[0], 1), os._exit(0))"
         ));
         self.tell("assert os.read(done[0], 1) == b'x'");
         self.tell("print(child)").trim().parse().unwrap()
@@ -195,7 +197,8 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// What is said of a process that one may not look into.
-pub const ANOTHER_USERS: &str = "not allowed to look into it (another user's process, or kernel.yama.ptrace_scope is set): try as root";
+pub const ANOTHER_USERS: &str = "not allowed to look into it (another user's process, or \
+                                 kernel.yama.ptrace_scope is set): try as root";
 
 /// A subcommand about a process that it may not look into, with that one's number and name: root
 /// asks about `own`, as somebody else, and anybody else about init.

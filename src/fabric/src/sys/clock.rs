@@ -39,8 +39,10 @@ pub fn rough_ns() -> u64 {
         let (ticks, per_second): (u64, u64);
         // SAFETY: both registers may be read by a program (Linux grants it).
         unsafe {
-            core::arch::asm!("mrs {}, cntvct_el0", "mrs {}, cntfrq_el0", out(reg) ticks, out(reg) per_second,
-                options(nomem, nostack, preserves_flags));
+            core::arch::asm!(
+                "mrs {}, cntvct_el0", "mrs {}, cntfrq_el0", out(reg) ticks, out(reg) per_second,
+                options(nomem, nostack, preserves_flags),
+            );
         }
         (u128::from(ticks) * 1_000_000_000 / u128::from(per_second.max(1))) as u64
     }

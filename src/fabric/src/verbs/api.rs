@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 macro_rules! functions {
     ($($lib:ident {
-        $(fn $name:ident($($arg:ty),*) -> $ret:ty;)*
+        $(fn $name:ident($($arg:ty),* $(,)?) -> $ret:ty;)*
         $(maybe $newer:ident($($newer_arg:ty),*) -> $newer_ret:ty;)*
     })*) => {
         /// The functions; named as the libraries name them, and documented there.
@@ -35,15 +35,17 @@ macro_rules! functions {
                     // SAFETY: the symbols have these types in every release of rdma-core from
                     // 1.8.28 on; a null pointer was taken out by `symbol`.
                     $($($name: unsafe {
-                        core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> $ret>(
-                            symbol($lib, concat!(stringify!($name), "\0"))?,
-                        )
+                        core::mem::transmute::<
+                            *mut c_void,
+                            unsafe extern "C" fn($($arg),*) -> $ret,
+                        >(symbol($lib, concat!(stringify!($name), "\0"))?)
                     },)*
                     // SAFETY: as above, from the release on that has it.
                     $($newer: symbol($lib, concat!(stringify!($newer), "\0")).map(|found| unsafe {
-                        core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($newer_arg),*) -> $newer_ret>(
-                            found,
-                        )
+                        core::mem::transmute::<
+                            *mut c_void,
+                            unsafe extern "C" fn($($newer_arg),*) -> $newer_ret,
+                        >(found)
                     }),)*)*
                 })
             }
@@ -72,7 +74,13 @@ functions! {
         fn ibv_dereg_mr(*mut ibv_mr) -> c_int;
         fn ibv_create_comp_channel(*mut ibv_context) -> *mut ibv_comp_channel;
         fn ibv_destroy_comp_channel(*mut ibv_comp_channel) -> c_int;
-        fn ibv_create_cq(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+        fn ibv_create_cq(
+            *mut ibv_context,
+            c_int,
+            *mut c_void,
+            *mut ibv_comp_channel,
+            c_int,
+        ) -> *mut ibv_cq;
         fn ibv_resize_cq(*mut ibv_cq, c_int) -> c_int;
         fn ibv_destroy_cq(*mut ibv_cq) -> c_int;
         fn ibv_get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
@@ -89,11 +97,21 @@ functions! {
     rdmacm {
         fn rdma_create_event_channel() -> *mut rdma_event_channel;
         fn rdma_destroy_event_channel(*mut rdma_event_channel) -> ();
-        fn rdma_create_id(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, rdma_port_space::Type) -> c_int;
+        fn rdma_create_id(
+            *mut rdma_event_channel,
+            *mut *mut rdma_cm_id,
+            *mut c_void,
+            rdma_port_space::Type,
+        ) -> c_int;
         fn rdma_destroy_id(*mut rdma_cm_id) -> c_int;
         fn rdma_bind_addr(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int;
         fn rdma_listen(*mut rdma_cm_id, c_int) -> c_int;
-        fn rdma_resolve_addr(*mut rdma_cm_id, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int;
+        fn rdma_resolve_addr(
+            *mut rdma_cm_id,
+            *mut libc::sockaddr,
+            *mut libc::sockaddr,
+            c_int,
+        ) -> c_int;
         fn rdma_resolve_route(*mut rdma_cm_id, c_int) -> c_int;
         fn rdma_create_qp(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr) -> c_int;
         fn rdma_destroy_qp(*mut rdma_cm_id) -> ();

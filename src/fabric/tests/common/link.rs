@@ -298,7 +298,17 @@ impl End<'_> {
         self.wait("the reader to leave", false, || {
             dir.rx_wishes.detached.load(Ordering::Acquire) == 1
         })?;
-        // The end that demoted must have been told the same.
+        Self::check_answers(dir, fixed, third)?;
+        dir.reset();
+        Ok(())
+    }
+
+    /// All ends that demoted a stream must have been told the same.
+    fn check_answers(
+        dir: &Direction,
+        fixed: (u64, u64),
+        third: Option<&Teller>,
+    ) -> Result<(), String> {
         let line = &dir.advert;
         if line.serial.load(Ordering::Relaxed) == 1 {
             let told = (
@@ -315,7 +325,6 @@ impl End<'_> {
                 return Err(format!("two answers: {fixed:?}, to a third party {told:?}"));
             }
         }
-        dir.reset();
         Ok(())
     }
 
@@ -366,9 +375,8 @@ impl End<'_> {
         contents: &Contents,
         pool: &mut Pool,
     ) -> Result<bool, String> {
-        let shape = Shape::of(self.seed, stream);
-        let mut rng = Rng(!self.seed ^ stream);
         let dir = self.dir(stream)?;
+        let shape = Shape::of(self.seed, stream);
         let lent = pool.lend(shape.ring_len).ok_or("no ring memory")?;
         let ring = self
             .arena
@@ -383,6 +391,23 @@ impl End<'_> {
         if switched() == END {
             return Ok(false);
         }
+        self.read_bytes(stream, contents, dir, ring)?;
+        pool.take_back(self.arena, lent);
+        dir.rx_wishes.detached.store(1, Ordering::Release);
+        self.tell(stream);
+        Ok(true)
+    }
+
+    /// Reads a stream's bytes from the ring, and from TCP after it.
+    fn read_bytes(
+        &self,
+        stream: u64,
+        contents: &Contents,
+        dir: &Direction,
+        ring: Ring,
+    ) -> Result<(), String> {
+        let shape = Shape::of(self.seed, stream);
+        let mut rng = Rng(!self.seed ^ stream);
         let mut buf = vec![0u8; 1 << 16];
         let (mut head, mut got, mut on_tcp) = (0u64, 0u64, false);
         while got < shape.total {
@@ -436,10 +461,7 @@ impl End<'_> {
                 on_tcp = true;
             }
         }
-        pool.take_back(self.arena, lent);
-        dir.rx_wishes.detached.store(1, Ordering::Release);
-        self.tell(stream);
-        Ok(true)
+        Ok(())
     }
 }
 

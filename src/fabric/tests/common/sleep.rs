@@ -343,42 +343,51 @@ fn wake_and_sleep<S: Waiter>(shared: Shared<S>, plan: Plan) {
     }
 }
 
+/// A direction, the slot that its reader sleeps in, and the reader's bell.
+type Stream<S> = (Dir<Real>, S, AtomicU32);
+
+/// The one stream of [`sleeping_reader`].
+const STREAM: u32 = 64;
+
+/// Wakes the reader after a change, if it sleeps.
+fn tell<S: Waiter>((_, slot, bell): &Stream<S>, look: Look) {
+    slot.published();
+    let ring = if look == Look::Marks {
+        slot.wake(STREAM)
+    } else {
+        slot.must_ring()
+    };
+    if ring {
+        bell.swap(1, Ordering::AcqRel);
+    }
+}
+
+/// Sends all of `sends`, telling the reader of each.
+fn write_all<S: Waiter>(shared: &Stream<S>, sends: &[u64], look: Look) -> Writer {
+    let dir = &shared.0;
+    let mut writer = Writer::default();
+    for len in sends {
+        if !writer.send(dir, *len) {
+            writer.demote(dir);
+            writer.send(dir, *len);
+        }
+        tell(shared, look);
+    }
+    writer
+}
+
 /// A writer, a reader that sleeps when it has nothing, and a third that demotes meanwhile.
 pub fn sleeping_reader<S: Waiter>(sends: &'static [u64], reader_demotes: bool, look: Look) {
-    const STREAM: u32 = 64;
-    let shared = Arc::new((Dir::<Real>::default(), S::default(), AtomicU32::new(0)));
-    fn tell<S: Waiter>(slot: &S, bell: &AtomicU32, look: Look) {
-        slot.published();
-        let ring = if look == Look::Marks {
-            slot.wake(STREAM)
-        } else {
-            slot.must_ring()
-        };
-        if ring {
-            bell.swap(1, Ordering::AcqRel);
-        }
-    }
+    let shared: Arc<Stream<S>> = Arc::new((Dir::default(), S::default(), AtomicU32::new(0)));
     let writer = {
         let shared = shared.clone();
-        thread::spawn(move || {
-            let (dir, slot, bell) = &*shared;
-            let mut writer = Writer::default();
-            for len in sends {
-                if !writer.send(dir, *len) {
-                    writer.demote(dir);
-                    writer.send(dir, *len);
-                }
-                tell(slot, bell, look);
-            }
-            writer
-        })
+        thread::spawn(move || write_all(&shared, sends, look))
     };
     let third = (!reader_demotes).then(|| {
         let shared = shared.clone();
         thread::spawn(move || {
-            let (dir, slot, bell) = &*shared;
-            demote(&dir.tail, &dir.head);
-            tell(slot, bell, look);
+            demote(&shared.0.tail, &shared.0.head);
+            tell(&shared, look);
         })
     });
     let (dir, slot, bell) = &*shared;

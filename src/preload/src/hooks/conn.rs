@@ -1,6 +1,6 @@
 //! A connection's life: socket, listen, accept, connect, shutdown, options.
 
-use crate::edge::{created, serve, tell};
+use crate::boundary::{created, serve, tell};
 use crate::{api, errno};
 use libc::{c_int, c_void, sockaddr, socklen_t, ssize_t};
 
@@ -10,7 +10,12 @@ hooks! {
         socket_made(fd, domain, kind, protocol)
     }
 
-    unsafe fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int => on_socketpair {
+    unsafe fn socketpair(
+        domain: c_int,
+        kind: c_int,
+        protocol: c_int,
+        pair: *mut c_int,
+    ) -> c_int => on_socketpair {
         let ret = forward!(socketpair(domain, kind, protocol, pair));
         if ret == 0 {
             // SAFETY: the call succeeded, so the kernel has written both numbers there.
@@ -19,12 +24,21 @@ hooks! {
         ret
     }
 
-    unsafe fn accept(listener: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => on_accept {
+    unsafe fn accept(
+        listener: c_int,
+        addr: *mut sockaddr,
+        len: *mut socklen_t,
+    ) -> c_int => on_accept {
         let fd = forward!(accept(listener, addr, len));
         accepted(listener, fd)
     }
 
-    unsafe fn accept4(listener: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int => on_accept4 {
+    unsafe fn accept4(
+        listener: c_int,
+        addr: *mut sockaddr,
+        len: *mut socklen_t,
+        flags: c_int,
+    ) -> c_int => on_accept4 {
         let fd = forward!(accept4(listener, addr, len, flags));
         accepted(listener, fd)
     }
@@ -45,12 +59,19 @@ hooks! {
 
     unsafe fn shutdown(fd: c_int, how: c_int) -> c_int => on_shutdown {
         if let Some(e) = api::lookup(fd) {
-            return serve(fd, || api::shutdown(e, fd, how), || forward!(shutdown(fd, how)) as ssize_t) as c_int;
+            let kernel = || forward!(shutdown(fd, how)) as ssize_t;
+            return serve(fd, || api::shutdown(e, fd, how), kernel) as c_int;
         }
         forward!(shutdown(fd, how))
     }
 
-    unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int => on_setsockopt, tracked e of fd {
+    unsafe fn setsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *const c_void,
+        len: socklen_t,
+    ) -> c_int => on_setsockopt, tracked e of fd {
         // SAFETY: the engine asks for the arguments of a C caller, and these are that.
         tell(fd, || unsafe { api::before_setsockopt(e, fd, level, name, value, len) });
         let ret = forward!(setsockopt(fd, level, name, value, len));
@@ -61,13 +82,21 @@ hooks! {
         ret
     }
 
-    unsafe fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int => on_getsockopt, tracked e of fd {
+    unsafe fn getsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        len: *mut socklen_t,
+    ) -> c_int => on_getsockopt, tracked e of fd {
         tell(fd, || api::before_getsockopt(e, level, name));
         let before = api::own_value(e, level, name);
         let ret = forward!(getsockopt(fd, level, name, value, len));
         if let Some(own) = api::own_value(e, level, name).or(before) && ret == 0 {
-            // SAFETY: the kernel has written so many bytes there, an integer's at most.
-            unsafe { core::ptr::copy_nonoverlapping((&raw const own).cast(), value, (*len).min(size_of::<c_int>() as socklen_t) as usize) };
+            // SAFETY: the call succeeded, so the kernel has written the length there.
+            let room = unsafe { *len }.min(size_of::<c_int>() as socklen_t) as usize;
+            // SAFETY: the kernel has written `*len` bytes there, and no more than that are copied.
+            unsafe { core::ptr::copy_nonoverlapping((&raw const own).cast(), value, room) };
         }
         ret
     }

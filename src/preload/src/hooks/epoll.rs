@@ -2,7 +2,7 @@
 
 use super::poll::{milliseconds, pointer};
 use crate::api::{self, Ran, caller};
-use crate::edge::{NO_FD, of_set, tell};
+use crate::boundary::{NO_FD, of_set, tell};
 use crate::real::test_cancel;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
@@ -17,14 +17,28 @@ hooks! {
         set_made(epfd)
     }
 
-    unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int => on_epoll_ctl {
+    unsafe fn epoll_ctl(
+        epfd: c_int,
+        op: c_int,
+        fd: c_int,
+        event: *mut epoll_event,
+    ) -> c_int => on_epoll_ctl {
         if api::lookup(epfd).is_none() && api::lookup(fd).is_none() {
             return of_set(|| forward!(epoll_ctl(epfd, op, fd, event)));
         }
-        serve!(fd, epoll_ctl(epfd, op, fd, event), of_set(|| forward!(epoll_ctl(epfd, op, fd, event)))) as c_int
+        serve!(
+            fd,
+            epoll_ctl(epfd, op, fd, event),
+            of_set(|| forward!(epoll_ctl(epfd, op, fd, event)))
+        ) as c_int
     }
 
-    unsafe fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int => on_epoll_wait {
+    unsafe fn epoll_wait(
+        epfd: c_int,
+        events: *mut epoll_event,
+        max: c_int,
+        timeout_ms: c_int,
+    ) -> c_int => on_epoll_wait {
         if timeout_ms == 0 && let Some(plain) = api::plain(epfd) {
             let got = forward_loaded!(epoll_wait(epfd, events, max, timeout_ms));
             if plain.is_still() {
@@ -37,7 +51,13 @@ hooks! {
         unsafe { waiting(epfd, events, max, timeout_ms, std::ptr::null(), false) }
     }
 
-    unsafe fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int => on_epoll_pwait {
+    unsafe fn epoll_pwait(
+        epfd: c_int,
+        events: *mut epoll_event,
+        max: c_int,
+        timeout_ms: c_int,
+        mask: *const sigset_t,
+    ) -> c_int => on_epoll_pwait {
         if timeout_ms == 0 && let Some(plain) = api::plain(epfd) {
             let got = forward_loaded!(epoll_pwait(epfd, events, max, timeout_ms, mask));
             if plain.is_still() {
@@ -52,27 +72,47 @@ hooks! {
 }
 
 late_hooks! {
-    unsafe fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_epoll_pwait2 {
-        let Some(e) = api::lookup(epfd) else { return of_set(|| late!(epoll_pwait2(epfd, events, max, timeout, mask))) };
+    unsafe fn epoll_pwait2(
+        epfd: c_int,
+        events: *mut epoll_event,
+        max: c_int,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int => on_epoll_pwait2 {
+        let Some(e) = api::lookup(epfd) else {
+            return of_set(|| late!(epoll_pwait2(epfd, events, max, timeout, mask)));
+        };
         // SAFETY: the C caller's, and any bytes are one.
-        let time = unsafe { caller::copy_on_trust(timeout) }.map(|t| (u64::try_from(t.tv_sec), u64::try_from(t.tv_nsec)));
-        let ns = match time {
+        let time = unsafe { caller::copy_on_trust(timeout) };
+        let ns = match time.map(|t| (u64::try_from(t.tv_sec), u64::try_from(t.tv_nsec))) {
             None if timeout.is_null() => Some(None),
             Some((Ok(s), Ok(ns))) => Some(Some(s.saturating_mul(1_000_000_000).saturating_add(ns))),
             // The kernel refuses it.
             _ => None,
         };
-        if let Some(ns) = ns && let Some(plain) = api::plain(epfd) && let Some(end) = plain.lie_down(ns) {
+        if let Some(ns) = ns
+            && let Some(plain) = api::plain(epfd)
+            && let Some(end) = plain.lie_down(ns)
+        {
             let ran = Ran::now();
             let got = late!(epoll_pwait2(epfd, events, max, timeout, mask));
             plain.get_up();
             if plain.is_still() {
                 return got;
             }
-            return serve_watching!(since ran, epfd, epoll_returned(plain, epfd, (events, max), end, mask, got), got) as c_int;
+            return serve_watching!(
+                since ran,
+                epfd,
+                epoll_returned(plain, epfd, (events, max), end, mask, got),
+                got
+            ) as c_int;
         }
         test_cancel();
-        serve_watching!(epfd, epoll_wait(e, epfd, events, max, timeout, mask), of_set(|| late!(epoll_pwait2(epfd, events, max, timeout, mask)))) as c_int
+        serve_watching!(
+            epfd,
+            epoll_wait(e, epfd, events, max, timeout, mask),
+            of_set(|| late!(epoll_pwait2(epfd, events, max, timeout, mask)))
+        ) as c_int
     }
 }
 

@@ -1,7 +1,7 @@
 //! Descriptors: their ends, their copies, their flags.
 
 use crate::api::{self, Error};
-use crate::edge::{NO_FD, contained, created, tell};
+use crate::boundary::{NO_FD, contained, created, tell};
 use crate::errno;
 use crate::real::test_cancel;
 use libc::{c_int, c_uint, c_ulong};
@@ -37,7 +37,11 @@ hooks! {
 
     // Variadic in C, as fcntl.
     unsafe fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int => on_ioctl, tracked e of fd {
-        let ret = serve!(fd, ioctl(e, fd, request, arg), forward!(ioctl(fd, request, arg))) as c_int;
+        let ret = serve!(
+            fd,
+            ioctl(e, fd, request, arg),
+            forward!(ioctl(fd, request, arg))
+        ) as c_int;
         let flag = match request {
             libc::FIONBIO => libc::O_NONBLOCK,
             libc::FIOASYNC => libc::O_ASYNC,
@@ -50,8 +54,9 @@ hooks! {
             _ => return ret,
         };
         if ret == 0 {
+            let value = std::ptr::with_exposed_provenance::<c_int>(arg);
             // SAFETY: the call succeeded, so the kernel has read an int there.
-            let on = unsafe { std::ptr::with_exposed_provenance::<c_int>(arg).read_unaligned() } != 0;
+            let on = unsafe { value.read_unaligned() } != 0;
             tell(fd, || api::flags_set(e, fd, if on { flag } else { 0 }));
         }
         ret

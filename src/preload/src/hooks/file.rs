@@ -3,7 +3,7 @@
 
 use super::conn::pair_made;
 use super::fd::placing;
-use crate::edge::{created, opened, raw_use};
+use crate::boundary::{created, opened, raw_use};
 use libc::{FILE, c_char, c_int, c_uint, c_void, mode_t, pid_t, sigset_t};
 use sluice_stats::Reason;
 
@@ -16,10 +16,20 @@ hooks! {
     unsafe fn open64(path: *const c_char, flags: c_int, mode: usize) -> c_int => on_open64 {
         opened(|| forward!(open64(path, flags, mode)))
     }
-    unsafe fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: usize) -> c_int => on_openat {
+    unsafe fn openat(
+        dir: c_int,
+        path: *const c_char,
+        flags: c_int,
+        mode: usize,
+    ) -> c_int => on_openat {
         opened(|| forward!(openat(dir, path, flags, mode)))
     }
-    unsafe fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: usize) -> c_int => on_openat64 {
+    unsafe fn openat64(
+        dir: c_int,
+        path: *const c_char,
+        flags: c_int,
+        mode: usize,
+    ) -> c_int => on_openat64 {
         opened(|| forward!(openat64(dir, path, flags, mode)))
     }
     unsafe fn __open_2(path: *const c_char, flags: c_int) -> c_int => on_open_2 {
@@ -31,7 +41,11 @@ hooks! {
     unsafe fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int => on_openat_2 {
         opened(|| forward!(__openat_2(dir, path, flags)))
     }
-    unsafe fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int => on_openat64_2 {
+    unsafe fn __openat64_2(
+        dir: c_int,
+        path: *const c_char,
+        flags: c_int,
+    ) -> c_int => on_openat64_2 {
         opened(|| forward!(__openat64_2(dir, path, flags)))
     }
     unsafe fn creat(path: *const c_char, mode: mode_t) -> c_int => on_creat {
@@ -58,10 +72,18 @@ hooks! {
     unsafe fn mkstemps64(template: *mut c_char, suffix_len: c_int) -> c_int => on_mkstemps64 {
         opened(|| forward!(mkstemps64(template, suffix_len)))
     }
-    unsafe fn mkostemps(template: *mut c_char, suffix_len: c_int, flags: c_int) -> c_int => on_mkostemps {
+    unsafe fn mkostemps(
+        template: *mut c_char,
+        suffix_len: c_int,
+        flags: c_int,
+    ) -> c_int => on_mkostemps {
         opened(|| forward!(mkostemps(template, suffix_len, flags)))
     }
-    unsafe fn mkostemps64(template: *mut c_char, suffix_len: c_int, flags: c_int) -> c_int => on_mkostemps64 {
+    unsafe fn mkostemps64(
+        template: *mut c_char,
+        suffix_len: c_int,
+        flags: c_int,
+    ) -> c_int => on_mkostemps64 {
         opened(|| forward!(mkostemps64(template, suffix_len, flags)))
     }
 
@@ -97,11 +119,20 @@ hooks! {
         raw_use(fd, Reason::Fdopen);
         forward!(fdopen(fd, mode))
     }
-    unsafe fn vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int => on_vdprintf {
+    unsafe fn vdprintf(
+        fd: c_int,
+        format: *const c_char,
+        args: *mut c_void,
+    ) -> c_int => on_vdprintf {
         raw_use(fd, Reason::Dprintf);
         forward!(vdprintf(fd, format, args))
     }
-    unsafe fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void) -> c_int => on_vdprintf_chk {
+    unsafe fn __vdprintf_chk(
+        fd: c_int,
+        flag: c_int,
+        format: *const c_char,
+        args: *mut c_void,
+    ) -> c_int => on_vdprintf_chk {
         raw_use(fd, Reason::Dprintf);
         forward!(__vdprintf_chk(fd, flag, format, args))
     }

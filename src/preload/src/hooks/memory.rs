@@ -24,20 +24,38 @@ late_hooks! {
         let ret = match late_slots::mprotect.known() {
             // SAFETY: as in `forward`.
             Some(real) => unsafe { real(at, len, protection) },
-            // SAFETY: the program makes this very call.
-            None => unsafe { of_kernel(Sysno::mprotect, [at as usize, len, protection as usize, 0, 0, 0]) as c_int },
+            None => {
+                let args = [at as usize, len, protection as usize, 0, 0, 0];
+                // SAFETY: the program makes this very call.
+                unsafe { of_kernel(Sysno::mprotect, args) as c_int }
+            }
         };
         changed(ret)
     }
 
-    unsafe fn mmap(at: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void => on_mmap {
+    unsafe fn mmap(
+        at: *mut c_void,
+        len: size_t,
+        protection: c_int,
+        flags: c_int,
+        fd: c_int,
+        offset: off_t,
+    ) -> *mut c_void => on_mmap {
         let ret = match late_slots::mmap.known() {
             // SAFETY: as in `forward`.
             Some(real) => unsafe { real(at, len, protection, flags, fd, offset) },
             None => {
-                let args = [at as usize, len, protection as usize, flags as usize, fd as usize, offset as usize];
+                let args = [
+                    at as usize,
+                    len,
+                    protection as usize,
+                    flags as usize,
+                    fd as usize,
+                    offset as usize,
+                ];
                 // SAFETY: the program makes this very call.
-                std::ptr::with_exposed_provenance_mut(unsafe { of_kernel(Sysno::mmap, args) } as usize)
+                let answer = unsafe { of_kernel(Sysno::mmap, args) };
+                std::ptr::with_exposed_provenance_mut(answer as usize)
             }
         };
         // Else it takes the place of nothing.
@@ -46,14 +64,21 @@ late_hooks! {
 
     // The last argument is variadic in C and passed as here on x86-64 and aarch64
     // (docs/decisions/001-hooks.md).
-    unsafe fn mremap(at: *mut c_void, len: size_t, new_len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void => on_mremap {
+    unsafe fn mremap(
+        at: *mut c_void,
+        len: size_t,
+        new_len: size_t,
+        flags: c_int,
+        new: *mut c_void,
+    ) -> *mut c_void => on_mremap {
         let ret = match late_slots::mremap.known() {
             // SAFETY: as in `forward`.
             Some(real) => unsafe { real(at, len, new_len, flags, new) },
             None => {
                 let args = [at as usize, len, new_len, flags as usize, new as usize, 0];
                 // SAFETY: the program makes this very call.
-                std::ptr::with_exposed_provenance_mut(unsafe { of_kernel(Sysno::mremap, args) } as usize)
+                let answer = unsafe { of_kernel(Sysno::mremap, args) };
+                std::ptr::with_exposed_provenance_mut(answer as usize)
             }
         };
         changed(ret)
@@ -64,13 +89,25 @@ late_hooks! {
     }
 
     // Never before 2.27 here.
-    unsafe fn pkey_mprotect(at: *mut c_void, len: size_t, protection: c_int, key: c_int) -> c_int => on_pkey_mprotect {
+    unsafe fn pkey_mprotect(
+        at: *mut c_void,
+        len: size_t,
+        protection: c_int,
+        key: c_int,
+    ) -> c_int => on_pkey_mprotect {
         changed(late!(pkey_mprotect(at, len, protection, key)))
     }
 }
 
 aliases! {
-    unsafe fn mmap64(at: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void = on_mmap;
+    unsafe fn mmap64(
+        at: *mut c_void,
+        len: size_t,
+        protection: c_int,
+        flags: c_int,
+        fd: c_int,
+        offset: off_t,
+    ) -> *mut c_void = on_mmap;
 }
 
 /// A call has changed what is mapped, unless it failed.

@@ -1,7 +1,7 @@
 //! Stream input and output by the sockets' own calls, and descriptors in messages.
 
 use crate::api::{self, Entry, Error, Nap, Ran, Verdict, caller};
-use crate::edge::{NO_FD, tell, waiting};
+use crate::boundary::{NO_FD, tell, waiting};
 use crate::errno;
 use crate::real::test_cancel;
 use libc::{
@@ -13,16 +13,32 @@ use libc::{
 const MOST: size_t = 0x7fff_f000;
 
 hooks! {
-    unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t => on_recv, tracked e of fd {
+    unsafe fn recv(
+        fd: c_int,
+        buf: *mut c_void,
+        len: size_t,
+        flags: c_int,
+    ) -> ssize_t => on_recv, tracked e of fd {
         test_cancel();
         let iov = iovec { iov_base: buf, iov_len: len.min(MOST) };
         serve_waiting!(fd, recv(e, fd, &iov, 1, flags), forward!(recv(fd, buf, len, flags)))
     }
 
-    unsafe fn recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t => on_recvfrom, tracked e of fd {
+    unsafe fn recvfrom(
+        fd: c_int,
+        buf: *mut c_void,
+        len: size_t,
+        flags: c_int,
+        addr: *mut sockaddr,
+        addr_len: *mut socklen_t,
+    ) -> ssize_t => on_recvfrom, tracked e of fd {
         test_cancel();
         let iov = iovec { iov_base: buf, iov_len: len.min(MOST) };
-        let ret = serve_waiting!(fd, recv(e, fd, &iov, 1, flags), forward!(recvfrom(fd, buf, len, flags, addr, addr_len)));
+        let ret = serve_waiting!(
+            fd,
+            recv(e, fd, &iov, 1, flags),
+            forward!(recvfrom(fd, buf, len, flags, addr, addr_len))
+        );
         // SAFETY: the C caller's pointers.
         unsafe { unnamed(ret, addr, addr_len) }
     }
@@ -38,7 +54,13 @@ hooks! {
         ret
     }
 
-    unsafe fn recvmmsg(fd: c_int, vec: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int => on_recvmmsg {
+    unsafe fn recvmmsg(
+        fd: c_int,
+        vec: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+        timeout: *mut timespec,
+    ) -> c_int => on_recvmmsg {
         let Some(e) = api::lookup(fd) else {
             let ret = forward!(recvmmsg(fd, vec, count, flags, timeout));
             for i in 0..usize::try_from(ret).unwrap_or(0) {
@@ -57,7 +79,12 @@ hooks! {
         unsafe { receive_each(e, fd, vec, count, flags, timeout, kernel) }
     }
 
-    unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t => on_send, tracked e of fd {
+    unsafe fn send(
+        fd: c_int,
+        buf: *const c_void,
+        len: size_t,
+        flags: c_int,
+    ) -> ssize_t => on_send, tracked e of fd {
         test_cancel();
         let iov = iovec { iov_base: buf.cast_mut(), iov_len: len.min(MOST) };
         serve_waiting!(fd, send(e, fd, &iov, 1, flags), forward!(send(fd, buf, len, flags)))
@@ -65,7 +92,14 @@ hooks! {
 
     // A connected TCP socket ignores the address, so a plain send serves; with MSG_FASTOPEN, the
     // one case where it counts, the engine passes.
-    unsafe fn sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> ssize_t => on_sendto, tracked e of fd {
+    unsafe fn sendto(
+        fd: c_int,
+        buf: *const c_void,
+        len: size_t,
+        flags: c_int,
+        addr: *const sockaddr,
+        addr_len: socklen_t,
+    ) -> ssize_t => on_sendto, tracked e of fd {
         test_cancel();
         if !addr.is_null() && addr_len as usize > size_of::<libc::sockaddr_storage>() {
             // No address is so long: refused unseen.
@@ -73,7 +107,11 @@ hooks! {
         }
         let mut iov = iovec { iov_base: buf.cast_mut(), iov_len: len.min(MOST) };
         let msg = named(&mut iov, addr, addr_len);
-        serve_waiting!(fd, sendmsg(e, fd, &msg, flags), forward!(sendto(fd, buf, len, flags, addr, addr_len)))
+        serve_waiting!(
+            fd,
+            sendmsg(e, fd, &msg, flags),
+            forward!(sendto(fd, buf, len, flags, addr, addr_len))
+        )
     }
 
     unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => on_sendmsg {
@@ -86,7 +124,12 @@ hooks! {
         forward!(sendmsg(fd, msg, flags))
     }
 
-    unsafe fn sendmmsg(fd: c_int, vec: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int => on_sendmmsg {
+    unsafe fn sendmmsg(
+        fd: c_int,
+        vec: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+    ) -> c_int => on_sendmmsg {
         let Some(e) = api::lookup(fd) else {
             // SAFETY: the C caller's headers.
             unsafe { take(vec, count) };
@@ -99,7 +142,13 @@ hooks! {
     }
 
     // The real functions end the program when the buffer is too small: let them.
-    unsafe fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t => on_recv_chk {
+    unsafe fn __recv_chk(
+        fd: c_int,
+        buf: *mut c_void,
+        len: size_t,
+        room: size_t,
+        flags: c_int,
+    ) -> ssize_t => on_recv_chk {
         if len > room {
             return forward!(__recv_chk(fd, buf, len, room, flags));
         }
@@ -107,7 +156,15 @@ hooks! {
         unsafe { on_recv(fd, buf, len, flags) }
     }
 
-    unsafe fn __recvfrom_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t => on_recvfrom_chk {
+    unsafe fn __recvfrom_chk(
+        fd: c_int,
+        buf: *mut c_void,
+        len: size_t,
+        room: size_t,
+        flags: c_int,
+        addr: *mut sockaddr,
+        addr_len: *mut socklen_t,
+    ) -> ssize_t => on_recvfrom_chk {
         if len > room {
             return forward!(__recvfrom_chk(fd, buf, len, room, flags, addr, addr_len));
         }

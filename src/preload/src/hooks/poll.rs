@@ -1,31 +1,49 @@
 //! Readiness of lists and sets: poll, select and their kin.
 
 use crate::api::{self, Ran, caller};
-use crate::edge::NO_FD;
+use crate::boundary::NO_FD;
 use crate::real::test_cancel;
 use libc::{c_int, c_ulong, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 hooks! {
     unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int => on_poll {
         // The usual list of a program that polls often; first, so that the rest costs it nothing.
-        // SAFETY: one entry, which is there.
-        if count == 1 && caller::is_known_to_be_there(fds) && api::lookup(unsafe { (*fds).fd }).is_none() {
+        if count == 1
+            && caller::is_known_to_be_there(fds)
+            // SAFETY: one entry, which is there.
+            && api::lookup(unsafe { (*fds).fd }).is_none()
+        {
             return forward!(poll(fds, count, timeout_ms));
         }
         // SAFETY: the C caller's arguments.
         unsafe { poll_listed(fds, count, timeout_ms) }
     }
 
-    unsafe fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_ppoll {
+    unsafe fn ppoll(
+        fds: *mut pollfd,
+        count: nfds_t,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int => on_ppoll {
         // SAFETY: the C caller vouches for `count` entries.
         if !unsafe { any_listed(fds, count) } {
             return forward!(ppoll(fds, count, timeout, mask));
         }
         test_cancel();
-        serve_watching!(NO_FD, poll(fds, count, timeout, mask), forward!(ppoll(fds, count, timeout, mask))) as c_int
+        serve_watching!(
+            NO_FD,
+            poll(fds, count, timeout, mask),
+            forward!(ppoll(fds, count, timeout, mask))
+        ) as c_int
     }
 
-    unsafe fn select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int => on_select {
+    unsafe fn select(
+        end: c_int,
+        reads: *mut fd_set,
+        writes: *mut fd_set,
+        excepts: *mut fd_set,
+        timeout: *mut timeval,
+    ) -> c_int => on_select {
         // Before the sets are looked at, which takes a while.
         let ran = Ran::now();
         // SAFETY: the C caller vouches for the sets.
@@ -38,7 +56,14 @@ hooks! {
         unsafe { select_tracked(ran, end, reads, writes, excepts, timeout) }
     }
 
-    unsafe fn pselect(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_pselect {
+    unsafe fn pselect(
+        end: c_int,
+        reads: *mut fd_set,
+        writes: *mut fd_set,
+        excepts: *mut fd_set,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int => on_pselect {
         let ran = Ran::now();
         // SAFETY: the C caller vouches for the sets.
         let end = unsafe { api::numbers(end, [reads, writes, excepts]) };
@@ -47,11 +72,21 @@ hooks! {
             return forward!(pselect(end, reads, writes, excepts, timeout, mask));
         }
         test_cancel();
-        serve_watching!(since ran, NO_FD, select(end, [reads, writes, excepts], timeout, mask, std::ptr::null_mut()), forward!(pselect(end, reads, writes, excepts, timeout, mask))) as c_int
+        serve_watching!(
+            since ran,
+            NO_FD,
+            select(end, [reads, writes, excepts], timeout, mask, std::ptr::null_mut()),
+            forward!(pselect(end, reads, writes, excepts, timeout, mask))
+        ) as c_int
     }
 
     // The real functions end the program when the list is too small: let them.
-    unsafe fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, room: size_t) -> c_int => on_poll_chk {
+    unsafe fn __poll_chk(
+        fds: *mut pollfd,
+        count: nfds_t,
+        timeout_ms: c_int,
+        room: size_t,
+    ) -> c_int => on_poll_chk {
         if room / size_of::<pollfd>() < count as usize {
             return forward!(__poll_chk(fds, count, timeout_ms, room));
         }
@@ -59,7 +94,13 @@ hooks! {
         unsafe { on_poll(fds, count, timeout_ms) }
     }
 
-    unsafe fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int => on_ppoll_chk {
+    unsafe fn __ppoll_chk(
+        fds: *mut pollfd,
+        count: nfds_t,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+        room: size_t,
+    ) -> c_int => on_ppoll_chk {
         if room / size_of::<pollfd>() < count as usize {
             return forward!(__ppoll_chk(fds, count, timeout, mask, room));
         }
@@ -70,7 +111,13 @@ hooks! {
 
 aliases! {
     unsafe fn __poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int = on_poll;
-    unsafe fn __select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int = on_select;
+    unsafe fn __select(
+        end: c_int,
+        reads: *mut fd_set,
+        writes: *mut fd_set,
+        excepts: *mut fd_set,
+        timeout: *mut timeval,
+    ) -> c_int = on_select;
 }
 
 /// `poll` of a list that is yet to be looked at.

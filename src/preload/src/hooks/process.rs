@@ -1,7 +1,7 @@
 //! Processes: forks, new images, ends, and what a program does to itself.
 
 use crate::api;
-use crate::edge::{NO_FD, tell};
+use crate::boundary::{NO_FD, tell};
 use libc::{
     FILE, c_char, c_int, c_ulong, c_void, gid_t, pid_t, posix_spawn_file_actions_t,
     posix_spawnattr_t, size_t, uid_t,
@@ -14,7 +14,11 @@ hooks! {
         forked(pid)
     }
 
-    unsafe fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int => on_execve {
+    unsafe fn execve(
+        path: *const c_char,
+        argv: *const *const c_char,
+        envp: *const *const c_char,
+    ) -> c_int => on_execve {
         replaced_by(|| forward!(execve(path, argv, envp)))
     }
     unsafe fn execv(path: *const c_char, argv: *const *const c_char) -> c_int => on_execv {
@@ -23,14 +27,26 @@ hooks! {
     unsafe fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int => on_execvp {
         replaced_by(|| forward!(execvp(file, argv)))
     }
-    unsafe fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int => on_execvpe {
+    unsafe fn execvpe(
+        file: *const c_char,
+        argv: *const *const c_char,
+        envp: *const *const c_char,
+    ) -> c_int => on_execvpe {
         replaced_by(|| forward!(execvpe(file, argv, envp)))
     }
-    unsafe fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int => on_fexecve {
+    unsafe fn fexecve(
+        fd: c_int,
+        argv: *const *const c_char,
+        envp: *const *const c_char,
+    ) -> c_int => on_fexecve {
         replaced_by(|| forward!(fexecve(fd, argv, envp)))
     }
 
-    unsafe fn posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, new: c_int) -> c_int => on_adddup2 {
+    unsafe fn posix_spawn_file_actions_adddup2(
+        actions: *mut posix_spawn_file_actions_t,
+        fd: c_int,
+        new: c_int,
+    ) -> c_int => on_adddup2 {
         if api::lookup(fd).is_some() {
             tell(fd, || api::handing_over(fd));
         }
@@ -50,7 +66,13 @@ hooks! {
     }
 
     // Variadic in C; all five are integers, passed as here.
-    unsafe fn prctl(option: c_int, a2: c_ulong, a3: c_ulong, a4: c_ulong, a5: c_ulong) -> c_int => on_prctl {
+    unsafe fn prctl(
+        option: c_int,
+        a2: c_ulong,
+        a3: c_ulong,
+        a4: c_ulong,
+        a5: c_ulong,
+    ) -> c_int => on_prctl {
         if option == libc::PR_SET_SECCOMP {
             tell(NO_FD, api::before_filter);
             tell(NO_FD, || api::sandboxed(Reason::Sandboxed));
@@ -136,16 +158,36 @@ late_hooks! {
         forked_bare(|| late!(_Fork()))
     }
 
-    unsafe fn execveat(dir: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int => on_execveat {
+    unsafe fn execveat(
+        dir: c_int,
+        path: *const c_char,
+        argv: *const *const c_char,
+        envp: *const *const c_char,
+        flags: c_int,
+    ) -> c_int => on_execveat {
         replaced_by(|| late!(execveat(dir, path, argv, envp, flags)))
     }
 
     // The older version runs a file of unknown format by the shell. Never before 2.15 here.
-    unsafe fn posix_spawn @ "GLIBC_2.15" (pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int => on_posix_spawn {
+    unsafe fn posix_spawn @ "GLIBC_2.15" (
+        pid: *mut pid_t,
+        path: *const c_char,
+        actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t,
+        argv: *const *mut c_char,
+        envp: *const *mut c_char,
+    ) -> c_int => on_posix_spawn {
         tell(NO_FD, api::before_spawn);
         late!(posix_spawn(pid, path, actions, attributes, argv, envp))
     }
-    unsafe fn posix_spawnp @ "GLIBC_2.15" (pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int => on_posix_spawnp {
+    unsafe fn posix_spawnp @ "GLIBC_2.15" (
+        pid: *mut pid_t,
+        file: *const c_char,
+        actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t,
+        argv: *const *mut c_char,
+        envp: *const *mut c_char,
+    ) -> c_int => on_posix_spawnp {
         tell(NO_FD, api::before_spawn);
         late!(posix_spawnp(pid, file, actions, attributes, argv, envp))
     }

@@ -13,7 +13,7 @@
 use super::trampoline::{real_syscall, real_syscall_for_child};
 use super::{conn, epoll, fd, memory, msg, poll, process, signal, uring};
 use crate::api::{self, Error, caller};
-use crate::edge::{NO_FD, created, raw_read, raw_use, tell};
+use crate::boundary::{NO_FD, created, raw_read, raw_use, tell};
 use crate::errno;
 use libc::*;
 use sluice_stats::Reason;
@@ -214,7 +214,45 @@ fn spawning(number: c_long, flags: usize) {
     }
 }
 
+/// A system call that the program makes.
+#[derive(Clone, Copy)]
+struct Call {
+    number: c_long,
+    a1: usize,
+    a2: usize,
+    a3: usize,
+    a4: usize,
+    a5: usize,
+    a6: usize,
+}
+
+impl Call {
+    /// The first argument, which in most calls is a descriptor.
+    fn fd(&self) -> c_int {
+        self.a1 as c_int
+    }
+
+    /// Makes the call.
+    #[inline(always)]
+    fn make(&self) -> c_long {
+        let &Call {
+            number,
+            a1,
+            a2,
+            a3,
+            a4,
+            a5,
+            a6,
+        } = self;
+        // SAFETY: the program makes this very call, or one of the gaps of its close_range.
+        unsafe { real_syscall()(number, a1, a2, a3, a4, a5, a6) }
+    }
+}
+
 /// `syscall()` for the calls that [`concerns`] picks.
+///
+/// The functions for each family of calls are inlined: a thread that is cancelled inside the real
+/// call must find no landing pad on its way out (see `hooks!`).
 ///
 /// # Safety
 /// The arguments are those of a C caller of `syscall`.
@@ -227,217 +265,289 @@ unsafe extern "C" fn served(
     a5: usize,
     a6: usize,
 ) -> c_long {
-    let real = |n: c_long, a1: usize, a2: usize, a3: usize| {
-        // SAFETY: the program makes this very call, or one of the gaps of its close_range.
-        unsafe { real_syscall()(n, a1, a2, a3, a4, a5, a6) }
+    let call = Call {
+        number,
+        a1,
+        a2,
+        a3,
+        a4,
+        a5,
+        a6,
     };
-    let call = || real(number, a1, a2, a3);
-    let fd = a1 as c_int;
-    match number {
+    // SAFETY: `call` has the arguments of this function's C caller.
+    if let Some(ret) = unsafe { transfer(&call) } {
+        return ret;
+    }
+    // SAFETY: `call` has the arguments of this function's C caller.
+    if let Some(ret) = unsafe { wait(&call) } {
+        return ret;
+    }
+    // SAFETY: `call` has the arguments of this function's C caller.
+    if let Some(ret) = unsafe { socket_call(&call) } {
+        return ret;
+    }
+    // SAFETY: `call` has the arguments of this function's C caller.
+    if let Some(ret) = unsafe { descriptor_call(&call) } {
+        return ret;
+    }
+    // SAFETY: `call` has the arguments of this function's C caller.
+    unsafe { process_call(&call) }
+}
+
+/// Calls that move bytes or messages; `None`: `call` is none of them.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(always)]
+unsafe fn transfer(call: &Call) -> Option<c_long> {
+    let fd = call.fd();
+    let ret = match call.number {
         SYS_sendfile | SYS_splice | SYS_tee => {
-            let (from, to) = match number {
-                SYS_sendfile => (a2 as c_int, fd),
-                SYS_splice => (fd, a3 as c_int),
-                _ => (fd, a2 as c_int),
+            let (from, to) = match call.number {
+                SYS_sendfile => (call.a2 as c_int, fd),
+                SYS_splice => (fd, call.a3 as c_int),
+                _ => (fd, call.a2 as c_int),
             };
             raw_read(from, Reason::RawSyscall);
             raw_use(to, Reason::RawSyscall);
-            call()
+            call.make()
         }
         n if is_use(n) => {
             raw_use(fd, Reason::RawSyscall);
-            call()
+            call.make()
         }
-        n if makes_descriptor(n) => c_long::from(created(call() as c_int)),
         SYS_sendmsg => {
             raw_use(fd, Reason::RawSyscall);
             // SAFETY: the C caller vouches for the header.
-            unsafe { msg::takes(pointer(a2)) };
-            call()
+            unsafe { msg::takes(pointer(call.a2)) };
+            call.make()
         }
         SYS_recvmsg => {
             raw_use(fd, Reason::RawSyscall);
-            let ret = call();
+            let ret = call.make();
             // SAFETY: the kernel has filled the header if the call succeeded.
-            unsafe { msg::brought(ret as ssize_t, pointer(a2)) };
+            unsafe { msg::brought(ret as ssize_t, pointer(call.a2)) };
             ret
         }
-        // SAFETY: the C caller vouches for the actions, as it would to sigaction.
-        SYS_rt_sigaction => unsafe {
-            signal::acting_raw(fd, pointer(a2), pointer::<usize>(a3).cast_mut(), |new| {
-                real(number, a1, new as usize, a3)
-            })
-        },
-        SYS_ppoll => {
-            // SAFETY: the C caller vouches for `a2` entries.
-            unsafe { poll::listed(pointer(a1), a2 as nfds_t) }.for_each(raw_wait);
-            call()
-        }
-        SYS_pselect6 => {
-            for set in [a2, a3, a4] {
-                // SAFETY: the C caller vouches for the sets.
-                unsafe { poll::set(fd, pointer(set)) }.for_each(raw_wait);
-            }
-            call()
-        }
+        _ => return None,
+    };
+    Some(ret)
+}
+
+/// Calls that wait for descriptors, or say for which; `None`: `call` is none of them.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(always)]
+unsafe fn wait(call: &Call) -> Option<c_long> {
+    let &Call { a2, a3, a4, a5, .. } = call;
+    let fd = call.fd();
+    let events = |at: usize| pointer::<epoll_event>(at).cast_mut();
+    let ret = match call.number {
+        // SAFETY: the C caller vouches for the entries.
+        SYS_ppoll => unsafe { wait_for_list(call) },
         #[cfg(target_arch = "x86_64")]
-        SYS_poll => {
-            // SAFETY: the C caller vouches for `a2` entries.
-            unsafe { poll::listed(pointer(a1), a2 as nfds_t) }.for_each(raw_wait);
-            call()
-        }
+        // SAFETY: the C caller vouches for the entries.
+        SYS_poll => unsafe { wait_for_list(call) },
+        // SAFETY: the C caller vouches for the sets.
+        SYS_pselect6 => unsafe { wait_for_sets(call) },
         #[cfg(target_arch = "x86_64")]
-        SYS_select => {
-            for set in [a2, a3, a4] {
-                // SAFETY: the C caller vouches for the sets.
-                unsafe { poll::set(fd, pointer(set)) }.for_each(raw_wait);
-            }
-            call()
+        // SAFETY: the C caller vouches for the sets.
+        SYS_select => unsafe { wait_for_sets(call) },
+        SYS_epoll_ctl => {
+            // SAFETY: the C caller vouches for the event, as it would to epoll_ctl.
+            let ret = unsafe { epoll::on_epoll_ctl(fd, a2 as c_int, a3 as c_int, events(a4)) };
+            c_long::from(ret)
         }
-        // SAFETY: the C caller vouches for the event, as it would to epoll_ctl.
-        SYS_epoll_ctl => c_long::from(unsafe {
-            epoll::on_epoll_ctl(
-                fd,
-                a2 as c_int,
-                a3 as c_int,
-                pointer::<epoll_event>(a4).cast_mut(),
-            )
-        }),
         SYS_epoll_pwait => {
-            // SAFETY: as for epoll_ctl; of the mask no more is read than the kernel would read.
-            c_long::from(unsafe {
-                epoll::on_epoll_pwait(
-                    fd,
-                    pointer::<epoll_event>(a2).cast_mut(),
-                    a3 as c_int,
-                    a4 as c_int,
-                    pointer(a5),
-                )
-            })
+            let (max, timeout_ms) = (a3 as c_int, a4 as c_int);
+            // SAFETY: the C caller vouches for the events; of the mask no more is read than the
+            // kernel would read.
+            let ret =
+                unsafe { epoll::on_epoll_pwait(fd, events(a2), max, timeout_ms, pointer(a5)) };
+            c_long::from(ret)
         }
         SYS_epoll_pwait2 => {
-            // SAFETY: as above.
-            c_long::from(unsafe {
-                epoll::on_epoll_pwait2(
-                    fd,
-                    pointer::<epoll_event>(a2).cast_mut(),
-                    a3 as c_int,
-                    pointer(a4),
-                    pointer(a5),
-                )
-            })
+            let (max, timeout) = (a3 as c_int, pointer(a4));
+            // SAFETY: the C caller vouches for the events and the timeout; of the mask no more is
+            // read than the kernel would read.
+            let ret = unsafe { epoll::on_epoll_pwait2(fd, events(a2), max, timeout, pointer(a5)) };
+            c_long::from(ret)
         }
         #[cfg(target_arch = "x86_64")]
         SYS_epoll_wait => {
-            // SAFETY: as above.
-            c_long::from(unsafe {
-                epoll::on_epoll_wait(
-                    fd,
-                    pointer::<epoll_event>(a2).cast_mut(),
-                    a3 as c_int,
-                    a4 as c_int,
-                )
-            })
+            let (max, timeout_ms) = (a3 as c_int, a4 as c_int);
+            // SAFETY: the C caller vouches for the events.
+            c_long::from(unsafe { epoll::on_epoll_wait(fd, events(a2), max, timeout_ms) })
         }
-        SYS_epoll_create1 => c_long::from(epoll::set_made(call() as c_int)),
+        SYS_epoll_create1 => c_long::from(epoll::set_made(call.make() as c_int)),
         #[cfg(target_arch = "x86_64")]
-        SYS_epoll_create => c_long::from(epoll::set_made(call() as c_int)),
+        SYS_epoll_create => c_long::from(epoll::set_made(call.make() as c_int)),
+        _ => return None,
+    };
+    Some(ret)
+}
+
+/// `poll` and `ppoll`.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(always)]
+unsafe fn wait_for_list(call: &Call) -> c_long {
+    // SAFETY: the C caller vouches for `a2` entries.
+    unsafe { poll::listed(pointer(call.a1), call.a2 as nfds_t) }.for_each(raw_wait);
+    call.make()
+}
+
+/// `select` and `pselect6`.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(always)]
+unsafe fn wait_for_sets(call: &Call) -> c_long {
+    for set in [call.a2, call.a3, call.a4] {
+        // SAFETY: the C caller vouches for the sets.
+        unsafe { poll::set(call.fd(), pointer(set)) }.for_each(raw_wait);
+    }
+    call.make()
+}
+
+/// A connection's life and options; `None`: `call` is none of these calls.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(always)]
+unsafe fn socket_call(call: &Call) -> Option<c_long> {
+    let &Call { a2, a3, a4, a5, .. } = call;
+    let fd = call.fd();
+    let ret = match call.number {
         SYS_socket => c_long::from(conn::socket_made(
-            call() as c_int,
-            a1 as c_int,
+            call.make() as c_int,
+            call.a1 as c_int,
             a2 as c_int,
             a3 as c_int,
         )),
         // SAFETY: the numbers are written where the call was told to, if it succeeds.
-        SYS_socketpair => unsafe { pair(call(), a4) },
-        // SAFETY: as for socketpair.
-        SYS_pipe2 => unsafe { pair(call(), a1) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as for socketpair.
-        SYS_pipe => unsafe { pair(call(), a1) },
-        SYS_accept | SYS_accept4 => c_long::from(conn::accepted(fd, call() as c_int)),
-        SYS_listen => c_long::from(conn::listening(fd, call() as c_int)),
+        SYS_socketpair => unsafe { pair(call.make(), a4) },
+        SYS_accept | SYS_accept4 => c_long::from(conn::accepted(fd, call.make() as c_int)),
+        SYS_listen => c_long::from(conn::listening(fd, call.make() as c_int)),
         SYS_connect => {
             // SAFETY: the C caller vouches for the address, as it would to connect.
             c_long::from(unsafe { conn::on_connect(fd, pointer(a2), a3 as socklen_t) })
         }
         SYS_setsockopt => {
+            let (level, name) = (a2 as c_int, a3 as c_int);
             // SAFETY: the C caller vouches for the value, as it would to setsockopt.
-            c_long::from(unsafe {
-                conn::on_setsockopt(fd, a2 as c_int, a3 as c_int, pointer(a4), a5 as socklen_t)
-            })
+            let ret = unsafe { conn::on_setsockopt(fd, level, name, pointer(a4), a5 as socklen_t) };
+            c_long::from(ret)
         }
         SYS_getsockopt => {
-            // SAFETY: as for setsockopt.
-            c_long::from(unsafe {
-                conn::on_getsockopt(
-                    fd,
-                    a2 as c_int,
-                    a3 as c_int,
-                    pointer::<c_void>(a4).cast_mut(),
-                    pointer::<socklen_t>(a5).cast_mut(),
-                )
-            })
+            let (level, name) = (a2 as c_int, a3 as c_int);
+            let value = pointer::<c_void>(a4).cast_mut();
+            let len = pointer::<socklen_t>(a5).cast_mut();
+            // SAFETY: the C caller vouches for value and length, as it would to getsockopt.
+            c_long::from(unsafe { conn::on_getsockopt(fd, level, name, value, len) })
         }
-        // SAFETY: as for setsockopt.
+        _ => return None,
+    };
+    Some(ret)
+}
+
+/// Descriptors that are made, copied, changed and closed; `None`: `call` is none of these calls.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(always)]
+unsafe fn descriptor_call(call: &Call) -> Option<c_long> {
+    let &Call { a2, a3, a4, .. } = call;
+    let fd = call.fd();
+    let make = || call.make() as c_int;
+    let ret = match call.number {
+        n if makes_descriptor(n) => c_long::from(created(make())),
+        // SAFETY: the numbers are written where the call was told to, if it succeeds.
+        SYS_pipe2 => unsafe { pair(call.make(), call.a1) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the numbers are written where the call was told to, if it succeeds.
+        SYS_pipe => unsafe { pair(call.make(), call.a1) },
+        // SAFETY: the C caller vouches for the argument, as it would to ioctl.
         SYS_ioctl => c_long::from(unsafe { fd::on_ioctl(fd, a2 as c_ulong, a3) }),
         SYS_close => {
-            if !fd::closing(fd) {
-                return errno::fail(Error::Kernel(EBADF)) as c_long;
+            if fd::closing(fd) {
+                call.make()
+            } else {
+                errno::fail(Error::Kernel(EBADF)) as c_long
             }
-            call()
         }
         SYS_close_range => {
             let close = |first: c_uint, last: c_uint| {
-                real(SYS_close_range, first as usize, last as usize, a3) as c_int
+                let (a1, a2) = (first as usize, last as usize);
+                Call { a1, a2, ..*call }.make() as c_int
             };
-            c_long::from(fd::closing_range(
-                a1 as c_uint,
-                a2 as c_uint,
-                a3 as c_int,
-                close,
-            ))
+            let (first, last) = (call.a1 as c_uint, a2 as c_uint);
+            c_long::from(fd::closing_range(first, last, a3 as c_int, close))
         }
-        SYS_dup => c_long::from(fd::duplicated(fd, || call() as c_int)),
-        SYS_dup3 => c_long::from(fd::replaced(fd, a2 as c_int, a3 as c_int, || {
-            call() as c_int
-        })),
+        SYS_dup => c_long::from(fd::duplicated(fd, make)),
+        SYS_dup3 => c_long::from(fd::replaced(fd, a2 as c_int, a3 as c_int, make)),
         #[cfg(target_arch = "x86_64")]
-        SYS_dup2 => c_long::from(fd::replaced(fd, a2 as c_int, 0, || call() as c_int)),
-        SYS_fcntl => c_long::from(fd::controlled(fd, a2 as c_int, a3, || call() as c_int)),
+        SYS_dup2 => c_long::from(fd::replaced(fd, a2 as c_int, 0, make)),
+        SYS_fcntl => c_long::from(fd::controlled(fd, a2 as c_int, a3, make)),
         // SAFETY: the kernel has filled the settings if the call succeeded.
-        SYS_io_uring_setup => c_long::from(unsafe { uring::made(call() as c_int, pointer(a2)) }),
+        SYS_io_uring_setup => c_long::from(unsafe { uring::made(make(), pointer(a2)) }),
         SYS_io_uring_enter => {
             uring::entering(fd, a2 as c_uint, a4 as c_uint);
-            call()
+            call.make()
         }
         SYS_io_uring_register => {
             // SAFETY: the C caller vouches for the argument.
             unsafe { uring::registering(a2 as c_uint, a3, a4 as c_uint) };
-            call()
+            call.make()
+        }
+        _ => return None,
+    };
+    Some(ret)
+}
+
+/// The calls that are left: they change the whole process, or the thread.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(always)]
+unsafe fn process_call(call: &Call) -> c_long {
+    let &Call {
+        number, a1, a2, a3, ..
+    } = call;
+    match number {
+        SYS_rt_sigaction => {
+            let (new, old) = (pointer(a2), pointer::<usize>(a3).cast_mut());
+            let kernel = |new| {
+                let a2 = new as usize;
+                Call { a2, ..*call }.make()
+            };
+            // SAFETY: the C caller vouches for the actions, as it would to sigaction.
+            unsafe { signal::acting_raw(a1 as c_int, new, old, kernel) }
         }
         SYS_munmap | SYS_mprotect | SYS_pkey_mprotect | SYS_mmap | SYS_mremap | SYS_shmdt => {
-            memory::changed(call())
+            memory::changed(call.make())
         }
-        n if is_fork(n, a1, a2) => process::forked_bare(|| call() as pid_t).into(),
-        SYS_execve | SYS_execveat => process::replaced_by(call),
+        n if is_fork(n, a1, a2) => process::forked_bare(|| call.make() as pid_t).into(),
+        SYS_execve | SYS_execveat => process::replaced_by(|| call.make()),
         SYS_exit_group => {
             tell(NO_FD, api::exiting);
-            call()
+            call.make()
         }
         // SECCOMP_GET_ACTION_AVAIL and later operations only ask.
-        SYS_seccomp if a1 > SECCOMP_SET_MODE_FILTER as usize => call(),
+        SYS_seccomp if a1 > SECCOMP_SET_MODE_FILTER as usize => call.make(),
         // What only asks (credentials(7): -1 is no id).
-        SYS_setfsuid | SYS_setfsgid if a1 as u32 == u32::MAX => call(),
+        SYS_setfsuid | SYS_setfsgid if a1 as u32 == u32::MAX => call.make(),
         SYS_prctl if a1 as c_int == libc::PR_SET_NO_NEW_PRIVS => {
             tell(NO_FD, api::forgoes_privileges);
-            call()
+            call.make()
         }
         SYS_prctl
             if a1 as c_int != PR_SET_SECCOMP
                 && !process::gives_up_rights(a1 as c_int, a2 as c_ulong) =>
         {
-            call()
+            call.make()
         }
         // What is left changes what the process may do: seccomp, Landlock, prctl, capset, unshare,
         // setns, ids.
@@ -450,7 +560,7 @@ unsafe extern "C" fn served(
             } else {
                 tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
             }
-            call()
+            call.make()
         }
     }
 }

@@ -2,16 +2,24 @@
 //! [`handlers`]), and the program is told of its own.
 
 use crate::api::{self, caller, handlers};
-use crate::edge::{NO_FD, tell};
+use crate::boundary::{NO_FD, tell};
 use libc::{c_int, c_long, sigaction as action_t, sighandler_t};
 
 hooks! {
-    unsafe fn sigaction(number: c_int, new: *const action_t, old: *mut action_t) -> c_int => on_sigaction {
+    unsafe fn sigaction(
+        number: c_int,
+        new: *const action_t,
+        old: *mut action_t,
+    ) -> c_int => on_sigaction {
         let real = |new| forward!(sigaction(number, new, old));
         // SAFETY: the C caller's arguments.
         unsafe { acting(number, new, old, real) }
     }
-    unsafe fn __sigaction(number: c_int, new: *const action_t, old: *mut action_t) -> c_int => on_sigaction_inner {
+    unsafe fn __sigaction(
+        number: c_int,
+        new: *const action_t,
+        old: *mut action_t,
+    ) -> c_int => on_sigaction_inner {
         let real = |new| forward!(__sigaction(number, new, old));
         // SAFETY: the C caller's arguments.
         unsafe { acting(number, new, old, real) }
@@ -32,7 +40,10 @@ hooks! {
     unsafe fn sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t => on_sysv_signal {
         handling(number, handler, false, |given| forward!(sysv_signal(number, given)))
     }
-    unsafe fn __sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t => on_sysv_signal_inner {
+    unsafe fn __sysv_signal(
+        number: c_int,
+        handler: sighandler_t,
+    ) -> sighandler_t => on_sysv_signal_inner {
         handling(number, handler, false, |given| forward!(__sysv_signal(number, given)))
     }
     unsafe fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t => on_sigset {

@@ -5,7 +5,7 @@
 
 use super::{memory, process, raw};
 use crate::api;
-use crate::edge::{NO_FD, raw_use, tell};
+use crate::boundary::{NO_FD, raw_use, tell};
 use crate::errno;
 use crate::real::Slot;
 use libc::{c_char, c_int, c_long, c_void, pid_t};

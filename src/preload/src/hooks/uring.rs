@@ -4,7 +4,7 @@ use super::raw::pointer;
 use super::{epoll, fd, msg};
 use crate::api::uring::{self, Params, Sqe};
 use crate::api::{self, caller};
-use crate::edge::{NO_FD, contained, created, raw_use, tell};
+use crate::boundary::{NO_FD, contained, created, raw_use, tell};
 use crate::errno;
 use libc::{c_int, c_uint, epoll_event, msghdr};
 use sluice_stats::Reason;

@@ -1,4 +1,4 @@
-//! A link comes to stand: the accepted end dials, the connecting end listens.
+//! How a link to another host is made: the accepted end dials, the connecting end listens.
 
 use super::{
     DEVICE, DIAL_MS, DIAL_NS, Hosts, Listen, Question, SEEKS, Seek, Up, full, tell, token,
@@ -15,18 +15,19 @@ use sluice_stats::Reason;
 use sluice_transport::verbs;
 use sluice_transport::verbs::wire::Lost;
 
-/// After its second an answer to a dial is taken for so long: the host is busy, not silent. Less
-/// than the 4.3 s after which the connection manager of an InfiniBand device would ask again.
+/// An answer to a dial is still taken so long after [`DIAL_NS`]: the host is busy, not silent. This
+/// is less than the 4.3 s after which the connection manager of an InfiniBand device asks again.
 const LATE_NS: u64 = 3 * DIAL_NS;
-/// Dials at once; others wait for theirs.
+/// So many dials are under way at once; others wait for their turn.
 const DIALS: usize = 4;
-/// The other end comes to an offset when it reads what has brought this one there: so long later
-/// this one dials, and again if nobody listened, also because loading the libraries takes a while;
-/// sooner the first time with a host.
+/// The first dial waits so long after this end came to an offset: the other end comes there, and
+/// listens, only when it has read those bytes.
 pub const FIRST_NS: u64 = 5_000_000;
+/// A dial that the other end does not listen for is repeated after these times: loading the
+/// libraries may take a while there. The first one is left out for a host that has answered before.
 const AGAIN_NS: [u64; 3] = [30_000_000, 100_000_000, 400_000_000];
-/// A host that stayed silent is left alone for a minute, then two, four, up to an hour; for a
-/// second first, if it has answered before.
+/// A host that did not answer is not dialled again for a minute, then for two, four, up to an hour.
+/// If it has answered before, the first time is a second.
 const QUIET_NS: u64 = 60_000_000_000;
 const MET_QUIET_NS: u64 = 1_000_000_000;
 const QUIET_MOST: u64 = 60 * QUIET_NS;
@@ -38,7 +39,7 @@ enum Stage {
     Resolving(Id),
     Routing(Id),
     Connecting,
-    /// Its second is over, and nobody waits for it any more; but an answer is still taken.
+    /// [`DIAL_NS`] is over and no connection waits for it any more, but an answer is still taken.
     Late,
 }
 
@@ -47,18 +48,18 @@ pub struct Dial {
     key: Key,
     stage: Stage,
     pub seek: Seek,
-    /// Why a link to the host that stands could not be used.
+    /// Why a link to the host that stands already could not be used.
     no_room: Option<Reason>,
-    /// What was asked, once it was.
+    /// The request that was sent, if it was.
     request: Option<Request>,
     until: u64,
-    /// Not before then.
+    /// The dial begins at this time.
     pub from: u64,
-    /// How often nobody listened.
+    /// How often the other end did not listen.
     pub vain: usize,
-    /// Whether it is the second port's turn: the first may be somebody else's.
+    /// The second port is dialled: another program may listen at the first.
     second: bool,
-    /// Its ports are those of TCP.
+    /// An iWARP device, whose ports are those of TCP.
     iwarp: bool,
 }
 
@@ -67,7 +68,7 @@ impl Dial {
         matches!(self.stage, Stage::Queued)
     }
 
-    /// Is somebody to answer within a second?
+    /// Is an answer expected within [`DIAL_NS`]?
     fn is_under_way(&self) -> bool {
         !self.is_queued() && !self.is_late()
     }

@@ -1,5 +1,5 @@
-//! Connections at rest give their rings back: what is registered stays pinned, so many that say
-//! nothing would hold much memory. They go back to TCP, and come again when they move bytes.
+//! Idle connections give their rings back. Registered memory stays pinned, so many idle connections
+//! would hold much of it. They go back to TCP, and are upgraded again when they move bytes.
 
 use super::Up;
 use core::sync::atomic::Ordering;

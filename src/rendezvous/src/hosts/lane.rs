@@ -1,5 +1,5 @@
-//! Queue pairs for direct transfers: the end that answered the dial of the link listens once more,
-//! on a port that it tells by the link.
+//! Queue pairs for direct transfers. The end that answered the link's dial listens once more, on a
+//! port that it tells over the link, and the other end dials that.
 
 use super::{DIAL_MS, DIAL_NS, Hosts};
 use crate::hosts::hello::VERSION;

@@ -1,4 +1,4 @@
-//! Two ends of a connection meet over a link that there is: asking, granting, proving.
+//! Meetings over a link that stands between two hosts: asking, granting, proving.
 
 use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, full, said};
 use crate::hosts::proof::Known;

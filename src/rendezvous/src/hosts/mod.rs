@@ -1,17 +1,17 @@
-//! Other hosts: dialling, listening, and what is asked over links that there are.
+//! Meetings with other hosts: over a link that stands, or over one that is dialled first.
 //!
 //! ```text
 //!   accepted end                                       connecting end
 //!   has come to an offset                              has come to the same offset
 //!     a link to that host?  ── Ask ──────────────────► Grant, or the question waits for the socket
-//!     none: dial            ── request ──────────────► listens for 1 s on a port made of its TCP port
+//!     none: dial            ── request ──────────────► listens for 1 s, see `hello::ports`
 //!                           ◄── answer: a link ───────
 //!                           ── Ask ──────────────────► Grant
 //! ```
 //!
-//! The accepted end dials since that pair of address and port belongs to one process, however many
-//! share a listener. All of this is done by the control thread; a hook only says that a connection
-//! has come to an offset.
+//! The accepted end dials, since the connecting end's address and port belong to one process, while
+//! many may share the accepted end's. The control thread does all of this; a hook only says that a
+//! connection has come to an offset.
 
 mod dial;
 pub mod hello;
@@ -44,26 +44,27 @@ use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
 use sluice_transport::verbs::wire::{Hello, Lost, Note, Offered, Wire};
 use sluice_transport::verbs::{self, queue};
 
-/// A dial, and each of its steps, takes so long at most; so long the connecting end listens.
+/// The longest time of a dial and of each of its steps, and the time that the connecting end
+/// listens.
 const DIAL_NS: u64 = 1_000_000_000;
 const DIAL_MS: i32 = 1000;
-/// Connections that listen, or wait, at once.
+/// Connections that listen or wait for a dial at once.
 const SEEKS: usize = 256;
-/// Notes of one link that are read before the others have their turn.
+/// So many notes of one link are read before the other links have their turn.
 const TURN: u32 = 64;
-/// Links to one host that are asked.
+/// So many links to one host are asked at most.
 const ASKED: usize = 4;
-/// Whom the links did not answer for so long dials.
+/// A connection dials if no link has answered it for so long.
 const ASK_NS: u64 = 200_000_000;
 
-/// Between two looks at questions, for which this end is to read more.
+/// The time between two looks at questions that this end can answer only once it has read more.
 const LOOK_NS: u64 = 5_000_000;
-/// A process that ends closes its links and its connections in no order of ours, within this time.
+/// A process that ends closes its links and its connections in any order, within this time.
 const DYING_NS: u64 = 20_000_000;
 
-/// Events of the connection manager's channel; of others see also [`queue::QUEUE`].
+/// The key of events of the connection manager's channel; [`queue::QUEUE`] is another key.
 const CM: Key = 0;
-/// Those of a device that is in use.
+/// The key of events of a device that is in use.
 const DEVICE: Key = 1;
 
 /// A connection that looks for its other end.
@@ -84,7 +85,7 @@ impl Seek {
             && self.sock.pinned.load(Ordering::Relaxed) == 0
     }
 
-    /// Of the same connection?
+    /// Is it for the same connection?
     fn is(&self, other: &Self) -> bool {
         core::ptr::eq(self.sock, other.sock) && self.generation == other.generation
     }
@@ -95,7 +96,7 @@ impl Seek {
         }
     }
 
-    /// The other end has said so, if it is a reason that an end can have for another.
+    /// Notes the reason as the other end's word, if it is one that an end may tell another.
     fn stays_for_peer(&self, reason: Reason) {
         if !reason.is_told() {
             self.stays(reason);
@@ -114,7 +115,7 @@ struct Listen {
     until: u64,
 }
 
-/// A question of ours.
+/// A question that this end has asked over a link.
 #[derive(Debug)]
 struct Asked {
     key: Key,
@@ -123,24 +124,24 @@ struct Asked {
     known: Known,
     proof: Proof,
     until: u64,
-    /// Nobody waits for the answer any more; but the stream's number is taken until it comes.
+    /// The answer is not waited for any more, but the stream's number stays taken until it comes.
     late: bool,
 }
 
-/// One of a peer's, for whose socket this end has not come to an offset.
+/// A peer's question about a connection that has not come to an offset at this end.
 #[derive(Debug)]
 struct Question {
     key: Key,
     connection: u64,
     berth: Berth,
-    /// As this end sees it.
+    /// What the proof covers, as this end sees the two directions.
     known: Known,
     proof: Proof,
     until: u64,
 }
 
 impl Question {
-    /// What was asked, as it was proved.
+    /// The bytes that the proof was made of.
     fn said(&self) -> [u8; CONTROL_LEN] {
         said(Meeting::Ask {
             connection: self.connection,
@@ -157,22 +158,26 @@ struct Up {
     key: Key,
     wire: &'static Wire,
     host: IpAddr,
-    /// This end's address there; whether it has answered the dial.
+    /// This end's address on the link.
     local: IpAddr,
+    /// This end has answered the dial.
     answers: bool,
-    /// Of both ends' proofs when it was made: what is proved over it is worth nothing elsewhere.
+    /// Both ends' proofs when the link was made. They go into later proofs, which so are worth
+    /// nothing on another link.
     salt: [Proof; 2],
     /// The process at the other end, once it has said so.
     token: Option<Token>,
     stands: bool,
     lost: bool,
-    /// The peer was told so: not while the port is down.
+    /// The peer was told that the link is lost, which is not possible while the port is down.
     told: bool,
-    /// When it must stand; of a lost one, when its streams are told at the latest, 0: they were.
+    /// The time by which the link must stand. Of a lost one: the time by which its streams are told
+    /// at the latest, 0 if they were.
     until: u64,
     rest: Rest,
-    /// Direct-only streams that wait, each where; when they are looked at again, 0: not.
+    /// Direct-only streams that wait for a buffer, with the position at which each waits.
     starving: Vec<(u16, Seq)>,
+    /// When these are looked at again; 0: never.
     starve_ns: u64,
 }
 
@@ -186,9 +191,9 @@ struct Hosts {
     questions: Vec<Question>,
     ups: Vec<Up>,
     quiet: Vec<Quiet>,
-    /// Hosts that have answered, be it by no.
+    /// Hosts that have answered a dial, perhaps by a refusal.
     met: Vec<IpAddr>,
-    /// Not in service.
+    /// Wires that are not in service.
     spare: Vec<&'static Wire>,
     /// Devices that are in use, whose descriptors were put out of the program's way.
     devices: Vec<Device>,
@@ -197,8 +202,8 @@ struct Hosts {
 }
 
 static HOSTS: Guarded<Option<Hosts>> = Guarded::of_order(lock::BEFORE_SOCKETS, None);
-/// This process was forked from one that had devices open: libibverbs and librdmacm keep those for
-/// good, and to use them here would be to use the parent's.
+/// This process was forked from one that had devices open. libibverbs and librdmacm keep those for
+/// good, so using the libraries here would use the parent's devices.
 static BARRED: AtomicBool = AtomicBool::new(false);
 
 /// Has this host a device? Asked once.
@@ -215,8 +220,8 @@ fn is_any_device() -> bool {
     }
 }
 
-/// The connection `sock`, whose other end is not on this host, has come to an offset: the control
-/// thread looks for that end.
+/// Has the control thread look for the other end of `sock`, which is on another host. Called when
+/// the connection has come to an offset.
 ///
 /// # Errors
 /// [`Reason::PeerRemote`]: no device; [`Reason::Far`]; why there is no control thread.
@@ -246,7 +251,7 @@ pub fn attempt(sock: &'static Sock, local: SocketAddr, peer: SocketAddr) -> Resu
     Ok(())
 }
 
-/// By the control thread: looks for the other end.
+/// Called by the control thread: looks for the other end of a connection.
 pub fn begin(sock: &'static Sock, generation: u32) {
     with(|hosts| hosts.begin(sock, generation));
 }
@@ -269,7 +274,7 @@ pub fn on_event(what: u64) {
     }
 }
 
-/// Does what is due; in how many ns there is something to do again.
+/// Does what is due. Returns the ns until something is due again.
 pub fn progress() -> Option<u64> {
     if !verbs::is_used() {
         return None;
@@ -282,13 +287,12 @@ pub fn progress() -> Option<u64> {
         .min()
 }
 
-/// In the child of a fork: all of it is the parent's. Nothing of the libraries is called; what is
-/// open is closed.
+/// In the child of a fork: closes the parent's descriptors, without a call of the libraries.
 pub fn after_fork() {
     if let Some(mut hosts) = HOSTS.lock()
         && let Some(hosts) = hosts.take()
     {
-        // As long as one process has them open the kernel keeps what is the parent's.
+        // The kernel keeps the parent's queue pairs as long as any process has these open.
         queue::after_fork();
         let devices = hosts.devices.iter().flat_map(Device::descriptors);
         for fd in devices.chain([hosts.channel.descriptor()]) {
@@ -300,12 +304,12 @@ pub fn after_fork() {
     verbs::set_used(false);
 }
 
-/// Holds all of it still over a fork.
+/// Before a fork: locks the state of this module.
 pub fn hold() {
     HOSTS.hold();
 }
 
-/// After the fork, on both sides.
+/// After the fork, in parent and child: ends [`hold`].
 pub fn release_hold() {
     HOSTS.release();
 }
@@ -314,7 +318,7 @@ fn token() -> Token {
     process::token().map_or(0, |[a, _]| a)
 }
 
-/// What a message of a link says, to be proved.
+/// The bytes of a link's message that its proof is made of.
 fn said(meeting: Meeting) -> [u8; CONTROL_LEN] {
     Control::Meeting(meeting).emit()
 }

@@ -1,10 +1,10 @@
-//! That an end holds a connection, and what only its two ends know: [`prefix`] applied to what they
-//! say.
+//! Proves that an end holds a connection, by the bytes that have passed over it: only the two ends
+//! know them ([`prefix`]).
 //!
-//! How much of the bytes a proof covers is the asker's to say: what it has read, which its peer has
-//! written, and half of what it has written, which its peer has likely read by now. The end that is
-//! asked demands that it is no less than an asker of the same threshold can show
-//! ([`Known::is_enough`]): of a byte or two anybody could try all.
+//! The asker says how many bytes its proof covers: all that it has read, which its peer has
+//! written, and half of what it has written, which its peer has likely read by now. The asked end
+//! demands as many as an asker with the same threshold can show ([`Known::is_enough`]), since a
+//! byte or two could be guessed.
 
 use sluice_sockets::sock::Sock;
 use sluice_sockets::{prefix, trigger};

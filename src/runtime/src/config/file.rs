@@ -295,7 +295,8 @@ impl Read<'_> {
             return Section::Settings { ours };
         }
         self.complaint.add(format_args!(
-            "{at}: {} is not [program NAME, ...], [leave] or [accelerate], ignored with what is below it",
+            "{at}: {} is not [program NAME, ...], [leave] or [accelerate], ignored with what is \
+             below it",
             Quoted(line)
         ));
         Section::Unknown
@@ -467,7 +468,8 @@ mod tests {
 
     #[test]
     fn settings_are_those_of_the_environment() {
-        let text = "# of all\r\nupgrade = eager\n\n mode=direct # at night\nspin_us\t=\t0\nreport = /a#b\n";
+        let text = "# of all\r\nupgrade = eager\n\n mode=direct # at night\nspin_us\t=\t0\n\
+                    report = /a#b\n";
         let config = understood(text, "any");
         assert_eq!(config.upgrade, Upgrade::Eager);
         assert_eq!(config.mode, Mode::Direct);
@@ -483,7 +485,8 @@ mod tests {
 
     #[test]
     fn a_section_is_for_the_programs_it_names() {
-        let text = "ring = 64K\n[program nginx, python3*]\nring = 1M\n[ program redis-server ]\nring = 4K\n";
+        let text = "ring = 64K\n[program nginx, python3*]\nring = 1M\n[ program redis-server ]\n\
+                    ring = 4K\n";
         for (program, len) in [
             ("nginx", 1 << 20),
             ("python3.11", 1 << 20),
@@ -514,7 +517,8 @@ mod tests {
 
     #[test]
     fn rules_are_taken_in_order() {
-        let text = "[accelerate]\naddress = 10.1.0.0/16, fd00::1\nport = 80, 8000 - 8099\n[leave]\nrole = client\n[leave]\nprogram = sshd\n";
+        let text = "[accelerate]\naddress = 10.1.0.0/16, fd00::1\nport = 80, 8000 - 8099\n[leave]\n\
+                    role = client\n[leave]\nprogram = sshd\n";
         let rules = understood(text, "nginx").rules;
         assert_eq!(rules.len(), 2);
         assert_eq!(rules[0].ports, [(80, 80), (8000, 8099)]);
@@ -546,11 +550,13 @@ mod tests {
         );
         refused(
             "[programs x]\nmode = direct",
-            "1: \"[programs x]\" is not [program NAME, ...], [leave] or [accelerate], ignored with what is below it",
+            "1: \"[programs x]\" is not [program NAME, ...], [leave] or [accelerate], ignored with \
+             what is below it",
         );
         refused(
             "[leave\nport = 1",
-            "1: \"[leave\" is not [program NAME, ...], [leave] or [accelerate], ignored with what is below it",
+            "1: \"[leave\" is not [program NAME, ...], [leave] or [accelerate], ignored with what \
+             is below it",
         );
     }
 

@@ -157,10 +157,12 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: FAULT,
-        values: "demote:SEED, link:SEED, wakeup:SEED, peek:SEED or old-kernel (builds with cargo feature fault only)",
+        values: "demote:SEED, link:SEED, wakeup:SEED, peek:SEED or old-kernel (builds with cargo \
+                 feature fault only)",
         default: "no fault",
-        meaning: "Takes streams back to TCP, or ends links to other hosts, at random moments drawn from the number \
-                  SEED; or is wrong then, in a way that tests must find; or does without what newer kernels have.",
+        meaning: "Takes streams back to TCP, or ends links to other hosts, at random moments drawn \
+                  from the number SEED; or is wrong then, in a way that tests must find; or does \
+                  without what newer kernels have.",
         set: |value, config| {
             let seed = |what: &[u8]| number(value.strip_prefix(what)?);
             let fault = seed(b"demote:")
@@ -189,7 +191,8 @@ pub const SETTINGS: &[Setting] = &[
         name: TRACE,
         values: "a path",
         default: "no trace",
-        meaning: "The last 65536 messages of each process go into PATH.PID, for `sluice trace PATH`.",
+        meaning: "The last 65536 messages of each process go into PATH.PID, for `sluice trace \
+                  PATH`.",
         set: |value, config| {
             config.trace = Some(CString::new(value).ok()?);
             Some(())
@@ -200,8 +203,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "SLUICE_PEERS",
         values: "addresses or subnets, separated by commas",
         default: "no hosts",
-        meaning: "Hosts that also run Sluice and may be reached over iWARP, where to ask is to connect; \
-                  other RDMA networks need no such list.",
+        meaning: "Hosts that also run Sluice and may be reached over iWARP, where to ask is to \
+                  connect; other RDMA networks need no such list.",
         set: |value, config| {
             config.peers = subnet::list(value, Subnet::parse)?;
             Some(())
@@ -223,8 +226,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "SLUICE_MAP",
         values: "SUBNET=SUBNET, several separated by commas",
         default: "no other addresses",
-        meaning: "Where hosts have addresses of their own for RDMA: one in the first subnet has the same place in the \
-                  second.",
+        meaning: "Where hosts have addresses of their own for RDMA: one in the first subnet has \
+                  the same place in the second.",
         set: |value, config| {
             config.map = subnet::list(value, subnet::parse_pair)?;
             Some(())
@@ -235,7 +238,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "SLUICE_CONNECTIONS",
         values: "a number or unlimited",
         default: "unlimited",
-        meaning: "How many connections of a process may be accelerated at once; the others stay on TCP.",
+        meaning: "How many connections of a process may be accelerated at once; the others stay on \
+                  TCP.",
         set: |value, config| {
             config.connections = limit(value, number)?;
             Some(())
@@ -246,8 +250,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "SLUICE_MEMORY",
         values: "BYTES or unlimited",
         default: "unlimited",
-        meaning: "How many bytes of rings a process may lend to its connections, idle ones included; where too few are left \
-                  for another ring, a connection stays on TCP.",
+        meaning: "How many bytes of rings a process may lend to its connections, idle ones \
+                  included; where too few are left for another ring, a connection stays on TCP.",
         set: |value, config| {
             config.memory = limit(value, bytes)?;
             Some(())
@@ -258,7 +262,8 @@ pub const SETTINGS: &[Setting] = &[
         name: CONFIG,
         values: "a path, or nothing for no file",
         default: "/etc/sluice.conf and then ~/.config/sluice/sluice.conf",
-        meaning: "The configuration file, see sluice.conf(5); what the environment says wins over it.",
+        meaning: "The configuration file, see sluice.conf(5); what the environment says wins over \
+                  it.",
         set: |_, _| Some(()),
         lessens: NEVER,
     },
@@ -266,7 +271,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "SLUICE_LIBRARY",
         values: "a path",
         default: "that beside the tool",
-        meaning: "Which libsluice.so the command `sluice run` preloads; the library itself ignores it.",
+        meaning: "Which libsluice.so the command `sluice run` preloads; the library itself ignores \
+                  it.",
         set: |_, _| Some(()),
         lessens: NEVER,
     },

@@ -89,7 +89,7 @@ impl Call<'_> {
             let available = sock.rx.seen.load(Ordering::Relaxed).saturating_sub(at);
             if available >= self.left as u64 && !remote::is_lent(sock) {
                 // SAFETY: passed on.
-                return unsafe { self.from_ring(at, available, head.round) };
+                return unsafe { self.take_from_ring(at, available, head.round) };
             }
         }
         let tail = dir.tx.tail.read();
@@ -128,7 +128,7 @@ impl Call<'_> {
         }
         if available != 0 {
             // SAFETY: passed on.
-            return unsafe { self.from_ring(at, available, head.round) };
+            return unsafe { self.take_from_ring(at, available, head.round) };
         }
         if self.need == 0 {
             return Look::Empty;
@@ -190,7 +190,7 @@ impl Call<'_> {
     unsafe fn before_switch(&mut self, dir: &Direction) -> Look {
         if dir.tx_wishes.switched.load(Ordering::Acquire) == 0 {
             // SAFETY: passed on.
-            return unsafe { self.from_kernel(u64::MAX) };
+            return unsafe { self.read_tcp(u64::MAX) };
         }
         let from = dir.tx_wishes.from.load(Ordering::Relaxed);
         self.sock.rx.from.store(from, Ordering::Relaxed);
@@ -216,7 +216,7 @@ impl Call<'_> {
             return Look::Again;
         }
         // SAFETY: passed on.
-        let look = unsafe { self.from_kernel(from - read) };
+        let look = unsafe { self.read_tcp(from - read) };
         end_of_tcp(sock, self.fd, look)
     }
 
@@ -229,7 +229,7 @@ impl Call<'_> {
             return Look::Again;
         }
         // SAFETY: passed on.
-        let look = unsafe { self.from_kernel(from - read) };
+        let look = unsafe { self.read_tcp(from - read) };
         if matches!(look, Look::Moved(_)) {
             // What is owed is here.
             sock.rx.owed.store(0, Ordering::Relaxed);
@@ -239,7 +239,7 @@ impl Call<'_> {
 
     /// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link
     /// begins.
-    unsafe fn from_kernel(&mut self, until: u64) -> Look {
+    unsafe fn read_tcp(&mut self, until: u64) -> Look {
         let Self {
             sock, fd, flags, ..
         } = *self;
@@ -298,7 +298,7 @@ impl Call<'_> {
     }
 
     #[inline]
-    unsafe fn from_ring(&mut self, at: u64, available: u64, round: u8) -> Look {
+    unsafe fn take_from_ring(&mut self, at: u64, available: u64, round: u8) -> Look {
         let Self {
             sock, left, flags, ..
         } = *self;

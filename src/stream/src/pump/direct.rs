@@ -14,12 +14,12 @@
 //! ```text
 //!   writer                                                       reader
 //!   ──────                                                       ──────
-//!                         ◄──────────── ADVERT k ──────────────  recv waits, nothing is buffered: lend
+//!                         ◄──────────── ADVERT k ──────────────  recv waits, ring is empty: lend
 //!   What::Direct ═══ WRITE, by the other queue pair ═══════════► (in the buffer)
 //!   on_direct_done
-//!   DIRECT k, n  ─────────────────────────────────────────────►  still lent: n more are the program's
-//!                         ◄──────────── ACK ───────────────────  which has read them
-//!                                                                or taken back before: they are nobody's
+//!   DIRECT k, n  ─────────────────────────────────────────────►  still lent: keep the n bytes
+//!                         ◄──────────── ACK ───────────────────  program has read them
+//!                                                                taken back before: drop them
 //!                         ◄──────────── REVOKE k ──────────────
 //!   the same bytes go again
 //! ```

@@ -143,7 +143,8 @@ impl Pump {
     /// over.
     ///
     /// # Errors
-    /// [`PeerFault::Malformed`]: a number is in use or none, or the ring that was lent cannot be one.
+    /// [`PeerFault::Malformed`]: a number is in use or none, or the ring that was lent cannot be
+    /// one.
     pub fn open(&mut self, stream: u16, with: &Opening) -> Result<(), Error> {
         let Opening { lent, .. } = *with;
         let wraps = lent.place.checked_add(u64::from(lent.len)).is_none();

@@ -660,7 +660,10 @@ proptest! {
 
     #[test]
     fn a_lie_about_a_stream_on_the_link_is_an_error_or_nothing(
-        says in prop::collection::vec((0..STREAMS, 0u32..40, 1u8..16, any::<[u8; 4]>(), prop::array::uniform5(0u64..40)), 1..30),
+        says in prop::collection::vec(
+            (0..STREAMS, 0u32..40, 1u8..16, any::<[u8; 4]>(), prop::array::uniform5(0u64..40)),
+            1..30,
+        ),
     ) {
         let mut world = World::new([64, 64], [32, 32], 4, 64);
         world.switch();

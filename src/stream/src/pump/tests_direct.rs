@@ -568,7 +568,8 @@ fn turn() -> impl Strategy<Value = Turn> {
     prop_oneof![
         8 => (of.clone(), 1u64..50).prop_map(|((e, s), n)| Turn::Write(e, s, n)),
         4 => (of.clone(), 1u64..50).prop_map(|((e, s), n)| Turn::Read(e, s, n)),
-        8 => (of.clone(), 1u32..90, any::<bool>()).prop_map(|((e, s), n, w)| Turn::Lend(e, s, n, w)),
+        8 => (of.clone(), 1u32..90, any::<bool>())
+            .prop_map(|((e, s), n, w)| Turn::Lend(e, s, n, w)),
         3 => of.prop_map(|(e, s)| Turn::TakeBack(e, s)),
         16 => end.clone().prop_map(Turn::Deliver),
         8 => end.clone().prop_map(Turn::Complete),

@@ -21,25 +21,25 @@
 //! | | first end | second end |
 //! |---|---|---|
 //! | my N is fixed; does the peer know it? Then I leave *without* a record | `Fixed` | `Answered` |
-//! | it does: I leave with a record; but the peer may not know that I know its own | `Known` | `Known` |
-//! | it knows that too, so leaves with a record: what I post cannot be lost unseen | `Open` | `Open` |
+//! | it does, so I leave with a record; does it know that I know its N? | `Known` | `Known` |
+//! | it does, so it leaves with a record: what I post cannot be lost unseen | `Open` | `Open` |
 //!
 //! ```text
-//!   first end                                                     second end
-//!   Plain                                                         Plain
-//!     │ fix(N1)                                                     │
-//!   Fixed ─────────── First{N1} ──────────────────────────────► Asked
-//!     │ leave, lost: Over                                           │ fix(N2)       refuse: Cancel, Over
-//!   Known ◄────────── Second{N2} ─────────────────────────────  Answered
-//!     │     ───────── Go ─────────────────────────────────────►     │               lost: Quit; Cancel: Over
-//!   Open  ◄────────── Ready ──────────────────────────────────  Known
-//!     │     ───────── Open ───────────────────────────────────► Open
-//!     ╞═══════════════ bytes ═══════════════════════════════════════╡
+//!   first end                                                second end
+//!   Plain                                                    Plain
+//!     │ fix(N1)                                                │
+//!   Fixed ─────────── First{N1} ─────────────────────────► Asked
+//!     │ leave, lost: Over                                      │ fix(N2)   refuse: Cancel, Over
+//!   Known ◄────────── Second{N2} ────────────────────────  Answered
+//!     │     ───────── Go ────────────────────────────────►     │      lost: Quit; Cancel: Over
+//!   Open  ◄────────── Ready ─────────────────────────────  Known
+//!     │     ───────── Open ──────────────────────────────► Open
+//!     ╞═══════════════ bytes ══════════════════════════════════╡
 //!
-//!   Known, Open ── close ──► Ending ── own work complete ──► Said{FROM}  ──┐
-//!       │                                                                  ├── the peer's record ──► Over
-//!       ├───── goes on by TCP, or the link is lost ────────► Said{ASK}   ──┘
-//!       └───── the peer's record: answer FROM its `taken` ─────────────────────────────────────────► Over
+//!   Known, Open ── close ──► Ending ── own work complete ──► Said{FROM} ┐
+//!       │                                                               ├ the peer's record ► Over
+//!       ├───── goes on by TCP, or the link is lost ────────► Said{ASK}  ┘
+//!       └───── the peer's record: answer FROM its `taken` ──────────────────────────────────► Over
 //!   Quit ── the peer's first byte after N: a record (answered) or data ──► Over
 //!   any ── a lie, or the end of TCP where a record is due ──► Dead
 //! ```

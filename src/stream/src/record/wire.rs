@@ -117,8 +117,8 @@ impl Record {
     /// The record in `bytes`, or `None` if they do not begin with the nonce: then they are data.
     ///
     /// # Errors
-    /// [`Malformed`]: an unknown kind, a bit set that has no meaning, a position beyond the last one, an ASK that is
-    /// the last word.
+    /// [`Malformed`]: an unknown kind, a bit set that has no meaning, a position beyond the last
+    /// one, an ASK that is the last word.
     pub fn parse(bytes: &[u8; RECORD_LEN], nonce: &Nonce) -> Option<Result<Self, Malformed>> {
         let (front, words) = bytes.split_at(NONCE_LEN);
         if nonce.matches(front) < NONCE_LEN {
@@ -268,7 +268,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(2_000)
+        })]
 
         #[test]
         fn what_is_emitted_is_parsed(record in record()) {

@@ -1,7 +1,7 @@
-//! Registrations that the program makes and changes by the kernel, those that the mirror does not
-//! serve alone ([`super::parked`]), and the streams that come to them.
+//! Registrations that are made and changed in the kernel's set and in the mirror alike, and the
+//! streams that registered sockets get later. Changes in the mirror alone: [`super::parked`].
 
-use super::regs::{Echo, Inside};
+use super::interest_list::{Echo, EpollState};
 use super::set::{Set, enter_set};
 use super::shared;
 use core::sync::atomic::Ordering;
@@ -14,17 +14,17 @@ use sluice_stats::Reason;
 impl Set {
     /// The kernel has accepted a registration of a tracked socket.
     pub(super) fn added(&'static self, fd: i32, sock: &'static Sock, wanted: (u32, u64)) {
-        // In one step: what the control thread takes out meanwhile may be the socket's last
-        // registration here.
-        let entered = self.with(|inside| self.enter(inside, fd, sock, wanted));
+        // In one step: the control thread may take the socket's last registration out meanwhile,
+        // and with it the socket's note of this set.
+        let entered = self.with(|state| self.enter(state, fd, sock, wanted));
         if self.holds(sock, entered == Some(true)) && sock.link().is_some() {
             self.adopt(sock, true);
         }
     }
 
-    /// `EPOLL_CTL_ADD` of a connection that is on a link, or with ONESHOT, by the kernel and in the
-    /// mirror in one step: a thread that waits has the kernel's word of it at once, and must find
-    /// that of the link with it, or what that word uses up. `None`: in two, see [`Set::added`].
+    /// `EPOLL_CTL_ADD` in the kernel and in the mirror under one lock, for a connection that is on
+    /// a link, or with ONESHOT. A waiting thread gets the kernel's event at once, and must find the
+    /// registration in the mirror then. `None`: not possible here, see [`Set::added`].
     ///
     /// # Safety
     /// `event` is a C caller's.
@@ -34,13 +34,13 @@ impl Set {
         sock: &'static Sock,
         event: *mut libc::epoll_event,
     ) -> Option<Result<(), sys::Errno>> {
-        // A thread that went straight to the kernel looks at this when it is back.
+        // A thread that went straight to the kernel asks for this when it has returned.
         self.no_longer_plain();
         // SAFETY: the caller's.
         let done = unsafe {
-            self.ctl_at_once((epfd, libc::EPOLL_CTL_ADD, fd), event, |inside, wanted| {
-                let entered = self.enter(inside, fd, sock, wanted);
-                let placed = entered && self.place_stream(inside, sock, true).is_some();
+            self.ctl_at_once((epfd, libc::EPOLL_CTL_ADD, fd), event, |state, wanted| {
+                let entered = self.enter(state, fd, sock, wanted);
+                let placed = entered && self.place_stream(state, sock, true).is_some();
                 (entered, placed)
             })
         }?;
@@ -51,29 +51,30 @@ impl Set {
         }))
     }
 
-    /// False: the socket is in as many sets as it can be.
+    /// Enters a registration in the mirror. False: the socket is in as many sets as it can note.
     fn enter(
         &'static self,
-        inside: &mut Inside,
+        state: &mut EpollState,
         fd: i32,
         sock: &'static Sock,
         (events, data): (u32, u64),
     ) -> bool {
         let enters = enter_set(sock, self);
         if enters {
-            inside.insert(sock, fd, events, data);
+            state.insert(sock, fd, events, data);
         }
         enters
     }
 
-    /// A registration has been `entered`, or could not be: does the set serve the socket?
+    /// Does the set serve a socket whose registration has been `entered`, or could not be? If not,
+    /// the socket stays on TCP.
     fn holds(&self, sock: &'static Sock, entered: bool) -> bool {
         if !entered {
             give_up::finish(sock, Reason::Limit);
             return false;
         }
-        // The flag after the registration, since a thread that sets it then looks for
-        // registrations.
+        // Read after the registration is entered: a thread that sets the flag then walks over the
+        // registrations, so one of the two sees the other.
         let is_elsewhere = self.is_used_elsewhere.load(Ordering::SeqCst);
         if is_elsewhere {
             give_up::to_read(sock, Reason::SetElsewhere);
@@ -81,7 +82,8 @@ impl Set {
         !is_elsewhere
     }
 
-    /// Why no stream is to be in the set, nor a bell for it: another process would see that.
+    /// Why no stream may be in the set, if so: another process, or a wait that no hook serves,
+    /// would see the set's doorbells.
     pub(super) fn keeps_to_tcp(&self) -> Option<Reason> {
         if shared::is_marked(self.number) {
             return Some(Reason::Shared);
@@ -95,21 +97,22 @@ impl Set {
         self.adopt(sock, false);
     }
 
-    /// `asked`: by a registration, so that the program waits for an answer about what is there.
+    /// `asked`: by a new registration, so that the program must be told of what is ready already.
     fn adopt(&'static self, sock: &'static Sock, asked: bool) {
-        let placed = self.with(|inside| self.place_stream(inside, sock, asked));
+        let placed = self.with(|state| self.place_stream(state, sock, asked));
         self.placed(sock, placed.flatten().is_some(), asked);
     }
 
-    /// Enters the stream with all registrations of its socket. `None`: the set cannot serve it.
+    /// Marks all registrations of the socket as having a stream, and enters the set among the
+    /// stream's waiters. `None`: the set cannot serve the stream.
     fn place_stream(
         &'static self,
-        inside: &mut Inside,
+        state: &mut EpollState,
         sock: &'static Sock,
         asked: bool,
     ) -> Option<()> {
-        // A thread that takes it out then looks for sets, and this one is among them: it undoes
-        // what is done here.
+        // A thread that takes the socket off its link then looks at the socket's sets. This one is
+        // noted there, so that thread undoes what is done here.
         let Some(link) = sock.link() else {
             return Some(());
         };
@@ -117,24 +120,24 @@ impl Set {
             return None;
         }
         let index = sock.index.load(Ordering::Relaxed);
-        let at = self.place(inside, link)?;
-        let all: Vec<u32> = inside.of_sock(sock).collect();
+        let at = self.place(state, link)?;
+        let all: Vec<u32> = state.of_sock(sock).collect();
         for i in all {
-            if inside.set_adopted(i, true) {
+            if state.set_adopted(i, true) {
                 if self.adopted.fetch_add(1, Ordering::SeqCst) == 0 {
-                    // Looks are noted from here on.
+                    // The time of the last look at the kernel is noted from here on.
                     self.looked_ns.store(0, Ordering::Relaxed);
                 }
                 if asked {
-                    inside.queue_asked(i);
-                    if let Some(reg) = inside.reg(i) {
+                    state.queue_asked(i);
+                    if let Some(reg) = state.reg(i) {
                         reg.echo = Echo::Due;
                     }
                 }
             }
         }
-        let slot = inside.links.get(at)?.slot;
-        inside.point(link, index, Some(sock));
+        let slot = state.links.get(at)?.slot;
+        state.point(link, index, Some(sock));
         let (_, incoming) = link.directions(link.stream(index)?);
         incoming
             .rx_wishes
@@ -143,35 +146,36 @@ impl Set {
         Some(())
     }
 
-    /// A stream has been `placed`, or goes back to TCP.
+    /// After [`Set::place_stream`]: tells sleepers of a stream that was `placed`, and demotes one
+    /// that could not be.
     fn placed(&'static self, sock: &'static Sock, placed: bool, asked: bool) {
         if !placed {
             let reason = self.keeps_to_tcp().unwrap_or(Reason::Limit);
             demote::demote(sock, Which::Both, reason);
             return;
         }
-        // Threads that sleep in the kernel's set since before look again.
+        // Threads that went to sleep before the stream came have no doorbell for it yet.
         if self.sleepers.load(Ordering::SeqCst) != 0 || asked {
             self.tell();
         }
     }
 
-    /// The kernel has accepted a change.
+    /// The kernel has accepted an `EPOLL_CTL_MOD`.
     pub(super) fn modified(
         &'static self,
         fd: i32,
         sock: &'static Sock,
         (events, data): (u32, u64),
     ) {
-        let told = self.with(|inside| renewed(inside, fd, sock, (events, data)));
+        let told = self.with(|state| renewed(state, fd, sock, (events, data)));
         if told == Some(true) {
             self.tell();
         }
     }
 
-    /// `EPOLL_CTL_MOD`, by the kernel and in the mirror in one step: a thread that waits may have
-    /// the event of a registration that is armed anew at once, and must not find it disarmed here;
-    /// and one whose stream ends gives the kernel what the mirror has. `None`: in two, see
+    /// `EPOLL_CTL_MOD` in the kernel and in the mirror under one lock. A waiting thread may get the
+    /// event of a ONESHOT registration at once, and must not find it disarmed in the mirror; and
+    /// the end of a stream gives the kernel what the mirror has. `None`: not possible here, see
     /// [`Set::modified`].
     ///
     /// # Safety
@@ -185,8 +189,8 @@ impl Set {
     ) -> Option<Result<(), sys::Errno>> {
         // SAFETY: the caller's.
         let told = unsafe {
-            self.ctl_at_once((epfd, libc::EPOLL_CTL_MOD, fd), event, |inside, wanted| {
-                renewed(inside, fd, sock, wanted)
+            self.ctl_at_once((epfd, libc::EPOLL_CTL_MOD, fd), event, |state, wanted| {
+                renewed(state, fd, sock, wanted)
             })
         }?;
         if told == Ok(true) {
@@ -195,8 +199,9 @@ impl Set {
         Some(told.map(|_| ()))
     }
 
-    /// `epoll_ctl` by the kernel, and what follows from what is `wanted` in the mirror, nothing
-    /// after `EPOLL_CTL_DEL`, under one lock. `None`: this thread has it.
+    /// Under the set's lock: `epoll_ctl` in the kernel, and then `follow` with the events and data
+    /// that the program asked for (zeroes for `EPOLL_CTL_DEL`). `None`: a signal handler that
+    /// interrupted this thread while it held the lock.
     ///
     /// # Safety
     /// `event` is a C caller's.
@@ -205,9 +210,9 @@ impl Set {
         &self,
         (epfd, op, fd): (i32, i32, i32),
         event: *mut libc::epoll_event,
-        follow: impl FnOnce(&mut Inside, (u32, u64)) -> R,
+        follow: impl FnOnce(&mut EpollState, (u32, u64)) -> R,
     ) -> Option<Result<R, sys::Errno>> {
-        self.with(|inside| {
+        self.with(|state| {
             // SAFETY: the caller's.
             unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) }?;
             let wanted = if op == libc::EPOLL_CTL_DEL {
@@ -216,25 +221,30 @@ impl Set {
                 // SAFETY: the kernel has read it.
                 unsafe { ((*event).events, (*event).u64) }
             };
-            Ok(follow(inside, wanted))
+            Ok(follow(state, wanted))
         })
     }
 }
 
-/// The kernel has accepted a change; whether a stream is to be looked at.
-fn renewed(inside: &mut Inside, fd: i32, sock: &'static Sock, (events, data): (u32, u64)) -> bool {
-    let Some(at) = inside.find(fd, sock) else {
+/// Makes an accepted `EPOLL_CTL_MOD` in the mirror. True: the socket's stream is to be looked at.
+fn renewed(
+    state: &mut EpollState,
+    fd: i32,
+    sock: &'static Sock,
+    (events, data): (u32, u64),
+) -> bool {
+    let Some(at) = state.find(fd, sock) else {
         return false;
     };
-    inside.renew(at, events, data);
-    let Some(reg) = inside.reg(at) else {
+    state.renew(at, events, data);
+    let Some(reg) = state.reg(at) else {
         return false;
     };
     reg.parked = false;
     reg.echo = Echo::Due;
     let adopted = reg.adopted;
     if adopted {
-        inside.queue_asked(at);
+        state.queue_asked(at);
     }
     adopted
 }

@@ -1,6 +1,6 @@
 //! Where the engine is called: panics stop here, `errno` is kept, verdicts become return values.
 
-use crate::api::{self, Error, Nap, Pass, Ran, Verdict, Vigil};
+use crate::api::{self, Error, Nap, Pass, Ran, Verdict, WaitState};
 use crate::errno;
 use libc::{c_int, ssize_t};
 use sluice_stats::Reason;
@@ -140,7 +140,7 @@ pub fn serve_waiting(
     conclude(fd, verdict, real, fed)
 }
 
-/// What the engine asks the edge to wait for.
+/// What the engine asks the boundary to wait for.
 pub trait Wait {
     /// The wait, with nothing held.
     fn sleep(&mut self);
@@ -159,10 +159,10 @@ impl Wait for Nap {
     }
 }
 
-impl Wait for Vigil {
+impl Wait for WaitState {
     #[inline(always)]
     fn sleep(&mut self) {
-        Vigil::sleep(self);
+        WaitState::sleep(self);
     }
     /// The call itself sees how it woke up.
     #[inline(always)]
@@ -197,11 +197,11 @@ pub fn waiting<W: Wait>(
 pub fn serve_watching(
     ran: Ran,
     fd: c_int,
-    mut engine: impl FnMut(&mut Vigil) -> Verdict,
+    mut engine: impl FnMut(&mut WaitState) -> Verdict,
     real: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    let mut vigil = Vigil::since(ran);
-    let verdict = waiting(fd, &mut vigil, &mut engine);
+    let mut wait_state = WaitState::since(ran);
+    let verdict = waiting(fd, &mut wait_state, &mut engine);
     conclude(fd, verdict, real, |_, _| ())
 }
 
@@ -266,7 +266,7 @@ pub fn raw_read(fd: c_int, reason: Reason) {
 /// a hook.
 macro_rules! serve_waiting {
     ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
-        $crate::edge::serve_waiting(
+        $crate::boundary::serve_waiting(
             $fd,
             // SAFETY: as in `serve`.
             |nap| unsafe { $crate::api::$engine($($a),*, nap) },
@@ -284,11 +284,11 @@ macro_rules! serve_watching {
         serve_watching!(since $crate::api::Ran::now(), $fd, $engine($($a),*), $real)
     };
     (since $ran:expr, $fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
-        $crate::edge::serve_watching(
+        $crate::boundary::serve_watching(
             $ran,
             $fd,
             // SAFETY: as in `serve`.
-            |vigil| unsafe { $crate::api::$engine($($a),*, vigil) },
+            |wait_state| unsafe { $crate::api::$engine($($a),*, wait_state) },
             || $real as libc::ssize_t,
         )
     };
@@ -297,7 +297,7 @@ macro_rules! serve_watching {
 /// [`serve`] with the engine's function and the real one written as calls. Only for use in a hook.
 macro_rules! serve {
     ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
-        $crate::edge::serve(
+        $crate::boundary::serve(
             $fd,
             // SAFETY: the engine asks for the arguments of a C caller, and gets them: they are the
             // hook's own, or headers built on its stack from them that outlive the call.
@@ -311,7 +311,7 @@ macro_rules! serve {
 /// a hook.
 macro_rules! serve_feeding {
     ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
-        $crate::edge::serve_feeding(
+        $crate::boundary::serve_feeding(
             $fd,
             // SAFETY: as in `serve`.
             || unsafe { $crate::api::$engine($($a),*) },

@@ -1,34 +1,34 @@
-//! A wait of poll, select or epoll that the edge makes.
+//! A call of poll, select or epoll_wait between its sleeps.
 //!
-//! A thread may be cancelled while it waits, and then its stack is unwound. So the wait is made by
-//! the hook, where nothing is held and nothing has a destructor; the engine is left with
-//! `Verdict::Block` and entered again. What was announced for the wait is noted in `thread`, which
-//! takes it back when nobody does.
+//! A thread may be cancelled while it sleeps, and then its stack is unwound. So the hook makes the
+//! sleep, where no lock is held and nothing has a destructor. The engine returns `Verdict::Block`,
+//! and is called again after the sleep. What was announced for the sleep is noted in
+//! `sluice_sockets::nap`, so that it is taken back even if the call never returns.
 
 use super::epoll::KEPT;
+use super::kernel_events::Moment;
 use super::poll::List;
-use super::told::Moment;
 use libc::{c_int, pollfd, sigset_t};
 use sluice_fabric::sys::{self, Ran};
 use sluice_runtime::thread;
 
-/// What the edge waits for.
+/// The system call in which the hook sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum On {
-    /// Events of the kernel's set, into the program's array.
+    /// `epoll_wait` on the kernel's set, into the program's array.
     Set {
         fd: c_int,
         events: *mut libc::epoll_event,
         max: c_int,
     },
-    /// One of a list.
+    /// `ppoll` on a list.
     List { fds: *mut pollfd, count: usize },
 }
 
-/// Which wait it was, for the engine when it is entered again.
+/// Which sleep it was, for the engine when it is called again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// None so far, or the last one has been dealt with.
+    /// None so far, or its outcome has been used.
     Fresh,
     /// On a set, or on a list without streams.
     Kernel,
@@ -39,7 +39,7 @@ pub(super) enum Stage {
 /// When a call must return at the latest.
 pub(super) struct Deadline {
     pub at: Option<u64>,
-    /// The caller does not want to wait at all.
+    /// The program's timeout is 0.
     pub asked_none: bool,
 }
 
@@ -54,33 +54,33 @@ impl Deadline {
     }
 }
 
-/// One call of poll, select or epoll_wait: its wait, and what the engine keeps over it.
+/// One call of poll, select or epoll_wait: how it sleeps, and what the engine keeps over a sleep.
 #[derive(Debug)]
-pub struct Vigil {
+pub struct WaitState {
     /// Handlers that had run when the call began. Any that runs since ends the wait (signal(7)).
     pub(super) ran: Ran,
     pub(super) stage: Stage,
     pub(super) on: On,
-    /// At most so many ns; `None`: for ever.
+    /// The longest sleep in ns; `None`: for ever.
     pub(super) left: Option<u64>,
     pub(super) mask: *const sigset_t,
     /// Of epoll: when the look at the kernel began.
     pub(super) began: Moment,
-    /// Of epoll: what the front of the program's array was before the call.
+    /// Of epoll: what the front of the program's array was before the call, see [`KEPT`].
     pub(super) kept: Option<[libc::epoll_event; KEPT]>,
-    /// What the kernel said.
+    /// What the kernel's call returned.
     pub(super) answer: Result<usize, sys::Errno>,
     /// When the call ends at the latest.
     pub(super) deadline: Option<u64>,
     /// Turns without an event.
     pub(super) idle: u32,
-    /// The wait was shorter than the caller's for a meeting's sake.
+    /// The sleep was cut short since a meeting needs this thread.
     pub(super) sliced: bool,
-    /// Of poll and select: what was announced. Owned by the note in `nap` while the edge waits.
+    /// Of poll and select: what was announced. Owned by the note in `nap` while the hook waits.
     pub(super) list: *mut List,
 }
 
-impl Vigil {
+impl WaitState {
     /// A call that begins.
     #[inline(always)]
     #[must_use]
@@ -111,12 +111,12 @@ impl Vigil {
         }
     }
 
-    /// What stands for this call among this thread's sleeps.
+    /// Identifies this call among the noted sleeps of its thread.
     pub(super) fn frame(&self) -> usize {
         core::ptr::from_ref(self) as usize
     }
 
-    /// Waits. The thread may be cancelled inside.
+    /// Sleeps. The thread may be cancelled meanwhile.
     ///
     /// `extern "C"` and never inlined: the frames that a cancellation unwinds hold no landing pad.
     #[inline(never)]
@@ -147,7 +147,7 @@ impl Vigil {
     }
 }
 
-impl Default for Vigil {
+impl Default for WaitState {
     fn default() -> Self {
         Self::new()
     }

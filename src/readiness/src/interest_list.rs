@@ -1,5 +1,8 @@
-//! The mirror of a set's registrations of tracked sockets, found by socket, by stream and by data
-//! without a walk.
+//! The interest list of a set as the library keeps it: its registrations of tracked sockets, and
+//! the ready list of those that may have news.
+//!
+//! A registration is found by its socket, by its stream's number and by the program's data, each
+//! without a walk. So a wait costs what is ready, not what is watched.
 
 use core::hash::{BuildHasherDefault, Hasher};
 use core::sync::atomic::Ordering;
@@ -15,7 +18,8 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// No registration.
 const NONE: u32 = u32::MAX;
 
-/// The kernel's event for having been asked, whose question this side answers as well.
+/// The event that the kernel tells after each `EPOLL_CTL_ADD` and `MOD` of an edge-triggered
+/// registration. The ring has been looked at then, too, and must not be told of twice.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Echo {
     /// None is due, as far as known.
@@ -23,13 +27,13 @@ pub(super) enum Echo {
     None,
     /// Due.
     Due,
-    /// Due, and of what it will say these bits have been told: space in a ring, and the end that
-    /// there is to read since the program has shut its reading half.
+    /// Due, but the program has been told of these bits already: space in the ring, and the end
+    /// that a reading half shows once the program has shut it.
     Told(u32),
 }
 
 /// One registration of a tracked socket.
-pub(super) struct Reg {
+pub(super) struct Registration {
     /// `None`: a free place, or one that is free once it leaves the ready list.
     pub sock: Option<&'static Sock>,
     pub fd: i32,
@@ -37,35 +41,35 @@ pub(super) struct Reg {
     pub data: u64,
     /// False after a ONESHOT event.
     pub armed: bool,
-    /// ONESHOT: the event came from the ring, the kernel's registration still waits for its own,
-    /// also when the stream is over.
+    /// ONESHOT: the event came from the ring, so the kernel's registration is still armed. Its
+    /// next event is dropped, even after the stream has ended.
     pub twin_armed: bool,
     /// Edge-triggered: the kernel owes an event for having been asked (ADD, MOD).
     pub echo: Echo,
     /// In the ready list.
     pub queued: bool,
-    /// ... for news whose writer did something by TCP before: the kernel is asked first, so many
-    /// times at most.
+    /// The writer of the news in the ready list did something by TCP before. The kernel is asked
+    /// first, so many times at most.
     pub after_tcp: u8,
-    /// Level-triggered: news in the ring were passed over, since TCP's part goes first and was on
-    /// its way.
-    pub behind: bool,
+    /// Level-triggered: bytes in the ring are not told yet, since bytes that the peer sent earlier
+    /// by TCP are still on their way.
+    pub deferred: bool,
     /// OUT was taken out of the kernel's registration while the ring is full.
     pub out_removed: bool,
-    /// Edge-triggered: what there is of space is to be told, since the program has asked anew or
-    /// the peer has made some. Else a mark is of bytes that came.
+    /// Edge-triggered: space in the ring is to be told, since the program has asked anew or the
+    /// peer has made some. Without this a mark means that bytes came.
     pub room_due: bool,
     /// The kernel's registration is one of ours: see [`super::parked`].
     pub parked: bool,
     /// Parked, and the program has deleted it.
     pub ghost: bool,
-    /// Its number is out of the table, and not yet closed.
+    /// Its descriptor is out of the table, and not yet closed.
     pub goes: bool,
     /// Times that a ghost came up in the ready list.
     pub vain: u8,
-    /// The socket's stream is found by its number.
+    /// The socket has a stream on a link of this set: the ring decides what is told.
     pub adopted: bool,
-    /// The socket had a stream: what the kernel tells may be of the end of that.
+    /// The socket had a stream: the kernel's events may be of that stream's end.
     had_stream: bool,
     /// The next registration of the same socket (a dup's).
     next: u32,
@@ -75,7 +79,7 @@ pub(super) struct Reg {
     prev_same: u32,
 }
 
-/// A link on which streams of the set live. While one is here, the link is pinned.
+/// A link that carries streams of the set, and the set's waiter slot there. The link is pinned.
 pub(super) struct OnLink {
     pub link: &'static Link,
     pub generation: u32,
@@ -84,16 +88,16 @@ pub(super) struct OnLink {
     pub reg_of: Vec<u32>,
     /// Streams in `reg_of`.
     pub streams: u32,
-    /// The peer is gone: goes with its last stream.
+    /// The peer is gone. This place is given up with its last stream.
     pub lost: bool,
-    /// Far end of the peer's doorbell.
+    /// This side's end of the doorbell that the peer rings.
     pub bell: Option<Fd>,
-    /// The name by which the peer comes to make it, where it is a socket.
+    /// The socket at which the peer connects to make the doorbell, where that is a socket.
     pub name: Option<Fd>,
 }
 
-impl Reg {
-    /// Is what the kernel tells of it more than the kernel's business?
+impl Registration {
+    /// Must the kernel's events of it be corrected before the program sees them?
     pub fn is_ours(&self) -> bool {
         self.adopted && !self.ghost || self.events & ONESHOT != 0
     }
@@ -127,7 +131,8 @@ impl OnLink {
     }
 }
 
-/// Addresses and the program's own numbers as keys: one multiplication mixes them well enough.
+/// A hash for keys that are addresses or the program's own data: one multiplication mixes them
+/// well enough.
 #[derive(Default)]
 pub(super) struct Mix(u64);
 
@@ -151,80 +156,82 @@ impl Hasher for Mix {
 
 type Map<K> = HashMap<K, u32, BuildHasherDefault<Mix>>;
 
-/// What TCP has goes before the next of the ready list.
+/// The kernel's events must be told before the next registration of the ready list.
 pub(super) struct AfterTcp;
 
-/// A stream's news wait for so many answers that the kernel's events fill: TCP's news of which its
-/// writer knew are told by then, however few places a program has, and more must not hold it up.
+/// A stream's news wait for at most so many answers that the kernel's events fill. By then what
+/// its writer did by TCP before is told, however short the program's array is.
 const FULL_BY_TCP: u8 = 8;
 
-/// What a set's lock guards.
+/// What a set's lock guards: its interest list, its ready list, and its places on links.
 #[derive(Default)]
-pub(super) struct Inside {
-    regs: Vec<Reg>,
+pub(super) struct EpollState {
+    registrations: Vec<Registration>,
+    /// Places in `registrations` to use again.
     free: Vec<u32>,
     /// First registration by socket.
     by_sock: Map<usize>,
-    /// First registration by data, see [`Inside::index`].
+    /// First registration by data, see [`EpollState::index`].
     by_data: Map<u64>,
     pub links: Vec<OnLink>,
+    /// The ready list: places in `registrations`.
     pub ready: VecDeque<u32>,
-    /// Registrations with [`Reg::behind`].
-    behind: Vec<u32>,
+    /// Registrations with [`Registration::deferred`].
+    deferred: Vec<u32>,
 }
 
 fn key(sock: &Sock) -> usize {
     core::ptr::from_ref(sock) as usize
 }
 
-impl Inside {
-    pub fn reg(&mut self, index: u32) -> Option<&mut Reg> {
-        self.regs.get_mut(index as usize)
+impl EpollState {
+    pub fn reg(&mut self, index: u32) -> Option<&mut Registration> {
+        self.registrations.get_mut(index as usize)
     }
 
-    /// News of this registration were passed over.
-    pub fn passed_over(&mut self, index: u32) {
-        if let Some(reg) = self.regs.get_mut(index as usize)
-            && !core::mem::replace(&mut reg.behind, true)
+    /// Bytes in this registration's ring are not told, since earlier ones come by TCP.
+    pub fn defer(&mut self, index: u32) {
+        if let Some(reg) = self.registrations.get_mut(index as usize)
+            && !core::mem::replace(&mut reg.deferred, true)
         {
-            self.behind.push(index);
+            self.deferred.push(index);
         }
     }
 
-    /// The kernel has an event under this data: what was passed over is looked at again.
+    /// The kernel told of an event with this data: its deferred registrations are looked at again.
     pub fn come_back(&mut self, data: u64) {
-        if self.behind.is_empty() {
+        if self.deferred.is_empty() {
             return;
         }
         let all: Vec<u32> = self.with_data(data).collect();
         for index in all {
-            if self.is_not_behind(index) {
+            if self.take_deferred(index) {
                 self.queue(index);
             }
         }
     }
 
-    /// The registration is to be told of, or is none any more; true: it had been passed over.
-    fn is_not_behind(&mut self, index: u32) -> bool {
+    /// Takes a registration out of the deferred ones; false: it was none of them.
+    fn take_deferred(&mut self, index: u32) -> bool {
         let was = self
             .reg(index)
-            .is_some_and(|r| core::mem::take(&mut r.behind));
+            .is_some_and(|r| core::mem::take(&mut r.deferred));
         if was {
-            self.behind.retain(|&other| other != index);
+            self.deferred.retain(|&other| other != index);
         }
         was
     }
 
-    /// What was passed over is looked at again where there is something to read by now: the program
-    /// may have read TCP's part without waiting for it.
-    pub fn look_behind(&mut self) {
+    /// Queues deferred registrations that have something to read by now: the program may have read
+    /// TCP's bytes without waiting for them.
+    pub fn requeue_deferred(&mut self) {
         let mut at = 0;
-        while let Some(&index) = self.behind.get(at) {
+        while let Some(&index) = self.deferred.get(at) {
             let reads = |sock| events::of_stream(sock) & events::READABLE != 0;
             let reg = self.reg(index).filter(|r| r.adopted);
             if let Some(reg) = reg.filter(|r| r.sock.is_some_and(reads)) {
-                reg.behind = false;
-                self.behind.swap_remove(at);
+                reg.deferred = false;
+                self.deferred.swap_remove(at);
                 self.queue(index);
             } else {
                 at += 1;
@@ -235,7 +242,7 @@ impl Inside {
     /// Enters a registration.
     pub fn insert(&mut self, sock: &'static Sock, fd: i32, events: u32, data: u64) -> u32 {
         let first = self.by_sock.get(&key(sock)).copied();
-        let reg = Reg {
+        let reg = Registration {
             sock: Some(sock),
             fd,
             events,
@@ -245,7 +252,7 @@ impl Inside {
             echo: Echo::None,
             queued: false,
             after_tcp: 0,
-            behind: false,
+            deferred: false,
             out_removed: false,
             room_due: false,
             parked: false,
@@ -259,10 +266,10 @@ impl Inside {
             next_same: NONE,
             prev_same: NONE,
         };
-        let at = self.free.pop().unwrap_or(self.regs.len() as u32);
-        match self.regs.get_mut(at as usize) {
+        let at = self.free.pop().unwrap_or(self.registrations.len() as u32);
+        match self.registrations.get_mut(at as usize) {
             Some(place) => *place = reg,
-            None => self.regs.push(reg),
+            None => self.registrations.push(reg),
         }
         self.by_sock.insert(key(sock), at);
         sock.last_reg.store(at, Ordering::Relaxed);
@@ -270,11 +277,11 @@ impl Inside {
         at
     }
 
-    /// Takes a registration out; whether it was the socket's last here.
+    /// Takes a registration out. True: it was the socket's last in this set.
     pub fn remove(&mut self, at: u32) -> bool {
         self.unindex(at);
-        self.is_not_behind(at);
-        let Some(reg) = self.regs.get_mut(at as usize) else {
+        self.take_deferred(at);
+        let Some(reg) = self.registrations.get_mut(at as usize) else {
             return true;
         };
         (reg.adopted, reg.parked, reg.ghost) = (false, false, false);
@@ -296,7 +303,7 @@ impl Inside {
             return false;
         }
         let mut i = first;
-        while let Some(reg) = self.regs.get_mut(i as usize) {
+        while let Some(reg) = self.registrations.get_mut(i as usize) {
             if reg.next == at {
                 reg.next = next;
                 break;
@@ -310,7 +317,7 @@ impl Inside {
     pub fn of_sock(&self, sock: &Sock) -> impl Iterator<Item = u32> + use<'_> {
         let mut i = self.by_sock.get(&key(sock)).copied().unwrap_or(NONE);
         core::iter::from_fn(move || {
-            let reg = self.regs.get(i as usize)?;
+            let reg = self.registrations.get(i as usize)?;
             Some(core::mem::replace(&mut i, reg.next))
         })
     }
@@ -318,7 +325,7 @@ impl Inside {
     /// The registration of `sock` under the number `fd`.
     pub fn find(&self, fd: i32, sock: &Sock) -> Option<u32> {
         let is_it = |at: u32| {
-            self.regs
+            self.registrations
                 .get(at as usize)
                 .is_some_and(|r| r.fd == fd && r.sock.is_some_and(|s| core::ptr::eq(s, sock)))
         };
@@ -329,11 +336,11 @@ impl Inside {
         self.of_sock(sock).find(|&at| is_it(at))
     }
 
-    /// The registrations with this data that are told of by it.
+    /// The registrations with this data whose kernel events may need a correction.
     pub fn with_data(&self, data: u64) -> impl Iterator<Item = u32> + use<'_> {
         let mut i = self.by_data.get(&data).copied().unwrap_or(NONE);
         core::iter::from_fn(move || {
-            let reg = self.regs.get(i as usize)?;
+            let reg = self.registrations.get(i as usize)?;
             Some(core::mem::replace(&mut i, reg.next_same))
         })
     }
@@ -344,25 +351,29 @@ impl Inside {
         all.next().is_some() && all.next().is_none()
     }
 
-    /// Their sockets, and what is asked of the kernel.
+    /// The sockets of the registrations with this data, and the events that these ask for.
     pub fn asked_with_data(
         &self,
         data: u64,
     ) -> impl Iterator<Item = (&'static Sock, u32)> + use<'_> {
-        let reg = |at| self.regs.get(at as usize);
+        let reg = |at| self.registrations.get(at as usize);
         self.with_data(data)
             .filter_map(move |at| reg(at).and_then(|reg| Some((reg.sock?, reg.events))))
     }
 
-    /// Of those with this data the ones of which the kernel does not tell alone.
+    /// The registrations with this data for which [`Registration::is_ours`] holds.
     pub fn ours_with_data(&self, data: u64) -> impl Iterator<Item = u32> + use<'_> {
-        let is_ours = |at: &u32| self.regs.get(*at as usize).is_some_and(Reg::is_ours);
+        let is_ours = |at: &u32| {
+            self.registrations
+                .get(*at as usize)
+                .is_some_and(Registration::is_ours)
+        };
         self.with_data(data).filter(is_ours)
     }
 
-    /// The socket of a registration has a stream, or none; whether that is new.
+    /// The socket of a registration has a stream on a link, or none. True: that is a change.
     pub fn set_adopted(&mut self, at: u32, on: bool) -> bool {
-        let Some(reg) = self.regs.get_mut(at as usize) else {
+        let Some(reg) = self.registrations.get_mut(at as usize) else {
             return false;
         };
         let changed = reg.adopted != on;
@@ -372,7 +383,8 @@ impl Inside {
         changed
     }
 
-    /// The program gives a registration another mask and other data, or makes a ghost's anew.
+    /// The program gives a registration another mask and other data, or adds one again that it had
+    /// deleted while it was parked.
     pub fn renew(&mut self, at: u32, events: u32, data: u64) {
         self.unindex(at);
         if let Some(reg) = self.reg(at) {
@@ -383,25 +395,26 @@ impl Inside {
         self.index(at);
     }
 
-    /// The program has deleted a parked registration: nothing is told of it.
+    /// The program has deleted a parked registration, which stays in the kernel's set as a ghost:
+    /// nothing is told of it.
     pub fn bury(&mut self, at: u32) {
         self.unindex(at);
-        if let Some(reg) = self.regs.get_mut(at as usize) {
+        if let Some(reg) = self.registrations.get_mut(at as usize) {
             (reg.armed, reg.ghost, reg.vain) = (false, true, 0);
         }
-        self.is_not_behind(at);
+        self.take_deferred(at);
     }
 
-    /// Registrations are found at places below this one.
+    /// The end of the places at which registrations are.
     pub fn places(&self) -> u32 {
-        self.regs.len() as u32
+        self.registrations.len() as u32
     }
 
-    /// Found by data are registrations of sockets that have a stream, or had one, and those whose
-    /// events disarm them.
+    /// Makes a registration findable by its data, if the kernel's events of it may need a
+    /// correction: its socket has or had a stream, or its events disarm it.
     #[inline]
     fn index(&mut self, at: u32) {
-        let Some(reg) = self.regs.get_mut(at as usize) else {
+        let Some(reg) = self.registrations.get_mut(at as usize) else {
             return;
         };
         let told = reg.had_stream && !reg.ghost || reg.events & ONESHOT != 0;
@@ -414,14 +427,14 @@ impl Inside {
         }
         let first = self.by_data.insert(reg.data, at).unwrap_or(NONE);
         (reg.prev_same, reg.next_same) = (NONE, first);
-        if let Some(reg) = self.regs.get_mut(first as usize) {
+        if let Some(reg) = self.registrations.get_mut(first as usize) {
             reg.prev_same = at;
         }
     }
 
     #[inline]
     fn unindex(&mut self, at: u32) {
-        if let Some(reg) = self.regs.get_mut(at as usize)
+        if let Some(reg) = self.registrations.get_mut(at as usize)
             && core::mem::take(&mut reg.indexed)
         {
             self.unlink(at);
@@ -429,14 +442,14 @@ impl Inside {
     }
 
     fn unlink(&mut self, at: u32) {
-        let Some(reg) = self.regs.get_mut(at as usize) else {
+        let Some(reg) = self.registrations.get_mut(at as usize) else {
             return;
         };
         let (data, prev, next) = (reg.data, reg.prev_same, reg.next_same);
-        if let Some(reg) = self.regs.get_mut(next as usize) {
+        if let Some(reg) = self.registrations.get_mut(next as usize) {
             reg.prev_same = prev;
         }
-        match self.regs.get_mut(prev as usize) {
+        match self.registrations.get_mut(prev as usize) {
             Some(reg) => reg.next_same = next,
             None if next == NONE => {
                 self.by_data.remove(&data);
@@ -447,14 +460,16 @@ impl Inside {
         }
     }
 
-    /// Notes that a registration is queued from here on: false if it is so already, or none.
+    /// Notes that a registration is in the ready list from now on. False: it is already, or its
+    /// place is free.
     fn enlist(&mut self, index: u32) -> bool {
-        let reg = self.regs.get_mut(index as usize);
+        let reg = self.registrations.get_mut(index as usize);
         reg.filter(|reg| reg.sock.is_some())
             .is_some_and(|reg| !core::mem::replace(&mut reg.queued, true))
     }
 
-    /// Puts a registration after all others, as the kernel does with one that it has told of.
+    /// Puts a registration at the end of the ready list, as the kernel does with one that it has
+    /// told of.
     pub fn queue(&mut self, index: u32) {
         self.queue_after(index, 0);
     }
@@ -468,8 +483,8 @@ impl Inside {
         }
     }
 
-    /// As [`next_ready`](Self::next_ready), but not one whose writer did something by TCP before:
-    /// it keeps its turn, and what TCP has is to be told first.
+    /// As [`next_ready`](Self::next_ready), but stops at a registration whose writer did something
+    /// by TCP before. It stays the first, and the kernel's events are to be told before it.
     pub fn next_ready_before_tcp(&mut self, left: &mut usize) -> Result<Option<u32>, AfterTcp> {
         let Some(index) = self.next_ready(left) else {
             return Ok(None);
@@ -484,7 +499,7 @@ impl Inside {
         Ok(Some(index))
     }
 
-    /// The kernel has told all that it has: the next of the ready list waits for no more.
+    /// The kernel has no more events: the first of the ready list need not wait for any.
     pub fn kernel_has_told(&mut self) {
         let next = self.ready.front().copied();
         if let Some(reg) = next.and_then(|index| self.reg(index)) {
@@ -492,14 +507,15 @@ impl Inside {
         }
     }
 
-    /// Puts back what [`next_ready`](Self::next_ready) gave: it keeps its turn.
+    /// Puts back what [`next_ready`](Self::next_ready) gave, as the first.
     pub fn queue_first(&mut self, index: u32) {
         if self.enlist(index) {
             self.ready.push_front(index);
         }
     }
 
-    /// Queues a registration whose program waits for an answer about what is there.
+    /// Queues a registration that the program has just made or changed: it expects to be told of
+    /// whatever is ready.
     pub fn queue_asked(&mut self, index: u32) {
         if let Some(reg) = self.reg(index) {
             reg.room_due = true;
@@ -507,21 +523,21 @@ impl Inside {
         self.queue(index);
     }
 
-    /// The peer has made space, as far as known: each registration of the socket is to tell of it.
+    /// The peer may have made space in the ring: each registration of the socket is to tell of it.
     pub fn owe_room(&mut self, sock: &Sock) {
         let mut i = self.by_sock.get(&key(sock)).copied().unwrap_or(NONE);
-        while let Some(reg) = self.regs.get_mut(i as usize) {
+        while let Some(reg) = self.registrations.get_mut(i as usize) {
             reg.room_due = true;
             i = reg.next;
         }
     }
 
-    /// Takes the first of the ready list, of whose places `left` are still to be looked at.
+    /// Takes the first of the ready list. `left` counts down the places that a walk still visits.
     pub fn next_ready(&mut self, left: &mut usize) -> Option<u32> {
         while *left != 0 {
             *left -= 1;
             let index = self.ready.pop_front()?;
-            let Some(reg) = self.regs.get_mut(index as usize) else {
+            let Some(reg) = self.registrations.get_mut(index as usize) else {
                 continue;
             };
             reg.queued = false;
@@ -542,7 +558,7 @@ impl Inside {
             .copied()
             .unwrap_or(0);
         let mut i = first.wrapping_sub(1);
-        while let Some(next) = self.regs.get(i as usize).map(|r| r.next) {
+        while let Some(next) = self.registrations.get(i as usize).map(|r| r.next) {
             self.queue_after(i, if is_after_tcp { FULL_BY_TCP } else { 0 });
             i = next;
         }
@@ -574,8 +590,8 @@ impl Inside {
             .find(|l| core::ptr::eq(l.link, link) && l.generation == generation)
     }
 
-    /// Makes a stream findable by the registrations of its socket, or by none. What is returned is
-    /// to be released: a lost link without streams.
+    /// Has a stream's number lead to the registrations of `sock`, or to none. The caller releases
+    /// the place on a lost link that is returned when its last stream is gone.
     pub fn point(
         &mut self,
         link: &'static Link,
@@ -599,22 +615,22 @@ impl Inside {
 
     /// Every socket that is registered here.
     pub fn socks(&self) -> Vec<&'static Sock> {
-        self.regs.iter().filter_map(|r| r.sock).collect()
+        self.registrations.iter().filter_map(|r| r.sock).collect()
     }
 
-    /// Those of which bytes to read would be told.
+    /// The sockets of which the program would be told that there are bytes to read.
     pub fn readers(&self) -> Vec<&'static Sock> {
-        let reads = |r: &&Reg| r.armed && !r.ghost && r.events & events::READABLE != 0;
-        self.regs
+        let reads = |r: &&Registration| r.armed && !r.ghost && r.events & events::READABLE != 0;
+        self.registrations
             .iter()
             .filter(reads)
             .filter_map(|r| r.sock)
             .collect()
     }
 
-    /// In the child of a fork: no stream here is this process's.
+    /// In the child of a fork: the streams are the parent's. Returns the places on its links.
     pub fn disown(&mut self) -> Vec<OnLink> {
-        for i in 0..self.regs.len() as u32 {
+        for i in 0..self.registrations.len() as u32 {
             self.set_adopted(i, false);
             if let Some(reg) = self.reg(i) {
                 reg.out_removed = false;

@@ -1,4 +1,4 @@
-//! `epoll_ctl`.
+//! `epoll_ctl`: which part of a call the kernel does, and which the mirror alone.
 
 use super::poll;
 use super::set::Set;
@@ -21,8 +21,8 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     let target = fd_table::lookup(fd);
     let Some(set) = fd_table::lookup(epfd).and_then(Entry::get::<Set>) else {
         if op == libc::EPOLL_CTL_ADD && target != Some(Entry::INTERNAL) {
-            // A set that came from elsewhere, or one of more than there is room for: the kernel
-            // alone tells of it.
+            // A set that another process made, or one too many: the kernel alone serves it, so the
+            // socket stays on TCP.
             sluice_sockets::unserved::used(
                 fd,
                 Reason::SetElsewhere,
@@ -41,14 +41,14 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         set.use_inherited();
     }
     if op != libc::EPOLL_CTL_DEL && caller::cannot_read(event as usize, size_of::<epoll_event>()) {
-        // Before anything else to the kernel, too.
+        // The kernel, too, checks the pointer first.
         return Verdict::Failed(Error::BadAddress);
     }
     // SAFETY: the caller's arguments.
     let wanted = unsafe { wanted_by(op, event) };
     let once = wanted.is_some_and(|(events, _)| events & libc::EPOLLONESHOT as u32 != 0);
     if once && matches!(target.map(Entry::kind), Some(Kind::Sock | Kind::Fresh)) {
-        // Before the kernel can tell of it: the mirror decides which thread is told.
+        // Before the kernel can tell of the registration: the mirror decides which thread is told.
         set.no_longer_plain();
     }
     if let Some(sock) = target.and_then(Entry::get::<Sock>) {
@@ -91,11 +91,11 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     Verdict::Done(0)
 }
 
-/// The kernel has accepted the call: the interest list in the mirror follows.
+/// Makes the change in the mirror that the kernel has accepted.
 fn mirror(set: &'static Set, (op, fd): (c_int, c_int), target: Option<Entry>, wanted: (u32, u64)) {
     let mut target = target;
     if target == Some(Entry::FRESH) && op == libc::EPOLL_CTL_ADD {
-        // Registered before connect(): it is tracked from here on.
+        // A socket that is registered before connect() is tracked from here on.
         life::registered_fresh(fd);
         target = fd_table::lookup(fd);
     }
@@ -109,8 +109,8 @@ fn mirror(set: &'static Set, (op, fd): (c_int, c_int), target: Option<Entry>, wa
     }
 }
 
-/// The kernel tells sleepers on the set at once of what it finds now: what lay unread in a ring,
-/// and comes by TCP, is to be there.
+/// Waits for bytes that a demotion sends again on `sock`. The kernel looks at the socket during
+/// `epoll_ctl`, and must find them there.
 fn bring_unread(set: &'static Set, sock: &'static Sock, op: c_int) {
     if op == libc::EPOLL_CTL_ADD
         && sock.is_accelerated()
@@ -123,8 +123,8 @@ fn bring_unread(set: &'static Set, sock: &'static Sock, op: c_int) {
     }
 }
 
-/// Events and data that a call of `epoll_ctl` asks for; zeroes for `EPOLL_CTL_DEL`. `None`: the
-/// kernel must check the pointer first, or refuse it.
+/// Events and data that a call of `epoll_ctl` asks for; zeroes for `EPOLL_CTL_DEL`. `None`: they
+/// are known only after the kernel has accepted the call.
 ///
 /// # Safety
 /// `event` is a C caller's.
@@ -140,7 +140,7 @@ unsafe fn wanted_by(op: c_int, event: *mut epoll_event) -> Option<(u32, u64)> {
     }
 }
 
-/// By the kernel and in the mirror.
+/// The verdict of a change that kernel and mirror made in one step.
 fn done_by_both(done: Result<(), sys::Errno>) -> Verdict {
     match done {
         Ok(()) => Verdict::Done(0),

@@ -1,14 +1,15 @@
-//! What a set tells: the rings' news and the kernel's, put together.
+//! The events that a set tells: those of streams in the ready list, and the kernel's, corrected for
+//! sockets that have a stream.
 //!
-//! Space in a ring is told by the set's bit in the writer's wishes. It is taken back first, then
-//! the ring is looked at, then, if it is full, the bit is put in again and the ring looked at once
-//! more. A peer that made room before the look is seen by it, one that makes room later finds the
-//! bit in place.
+//! To hear of space in a ring, a set puts its bit among the waiters in the writer's wishes. Before
+//! a look at the ring it takes the bit out. If the ring is full, it puts the bit in again and looks
+//! once more. So room that the peer made before the second look is seen, and a peer that makes room
+//! later finds the bit.
 
+use super::interest_list::{AfterTcp, Echo, EpollState, OnLink, Registration};
+use super::kernel_events::{self, Moment};
 use super::parked;
-use super::regs::{AfterTcp, Echo, Inside, OnLink, Reg};
 use super::set::Set;
-use super::told::{self, Moment};
 use core::sync::atomic::Ordering;
 use sluice_fabric::doorbell::Slot;
 use sluice_fabric::sync::fence_after_rmw;
@@ -22,9 +23,9 @@ use sluice_transport::verbs;
 
 const OUT: u32 = libc::EPOLLOUT as u32;
 const ET: u32 = libc::EPOLLET as u32;
-/// What bytes that come are news for (`sock_def_readable` in the kernel).
+/// The events for which bytes that come are an edge (`sock_def_readable` in the kernel).
 const READS: u32 = READABLE | (libc::EPOLLPRI | libc::EPOLLRDBAND) as u32;
-/// What a reading half that the program has shut shows at any time.
+/// What a reading half shows once the program has shut it.
 const END: u32 = READABLE | libc::EPOLLRDHUP as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
@@ -33,32 +34,32 @@ const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 pub(super) enum Taken {
     /// So many events.
     Events(usize),
-    /// So many. The writer of the next stream did something by TCP before: the kernel's events go
-    /// first.
+    /// So many events. The writer of the next stream did something by TCP before, so the kernel's
+    /// events must be told first.
     BeforeTcp(usize),
 }
 
 impl Set {
-    /// Publishes where this thread waits, announces sleep to every link, and looks: is anything
-    /// marked or queued?
+    /// Announces this thread's sleep on every link, with its CPU, and looks once more. True: a
+    /// stream is marked or queued.
     pub(super) fn announce_and_look(&self) -> bool {
         let cpu = sluice_runtime::thread::cpu();
-        self.with(|inside| {
-            for slot in inside.links.iter().filter_map(OnLink::waiter) {
+        self.with(|state| {
+            for slot in state.links.iter().filter_map(OnLink::waiter) {
                 slot.publish_cpu(cpu);
                 self.announce_to(slot);
             }
             if self.remote.load(Ordering::Relaxed) {
-                verbs::arm_all(inside.links.iter().map(|on| on.link));
+                verbs::arm_all(state.links.iter().map(|on| on.link));
             }
-            // Marks of streams that are over are nobody's to take: they would keep the set awake
-            // for ever.
-            self.adopted.load(Ordering::SeqCst) != 0 && inside.any_news()
+            // Without streams nothing takes marks of ended ones: they would keep the set awake for
+            // ever.
+            self.adopted.load(Ordering::SeqCst) != 0 && state.any_news()
         })
         .unwrap_or(false)
     }
 
-    /// Announces sleep to one link.
+    /// Announces sleep on one link; for good if another set watches this one.
     pub(super) fn announce_to(&self, slot: &Slot) {
         if self.nested.load(Ordering::Relaxed) {
             slot.announce_for_good();
@@ -67,10 +68,10 @@ impl Set {
         }
     }
 
-    /// Awake again.
+    /// Takes the announcement of a sleep back on every link.
     pub(super) fn retract(&self) {
-        self.with(|inside| {
-            for slot in inside.links.iter().filter_map(OnLink::waiter) {
+        self.with(|state| {
+            for slot in state.links.iter().filter_map(OnLink::waiter) {
                 slot.retract();
             }
         });
@@ -89,18 +90,18 @@ impl Set {
             return false;
         }
         let mut pinned: [Option<(&'static sluice_fabric::shm::Link, u32)>; 4] = [None; 4];
-        let few = self.with(|inside| {
-            if inside.links.len() > pinned.len() || inside.any_news() {
+        let few = self.with(|state| {
+            if state.links.len() > pinned.len() || state.any_news() {
                 return false;
             }
-            for (to, on) in pinned.iter_mut().zip(&inside.links) {
+            for (to, on) in pinned.iter_mut().zip(&state.links) {
                 on.link.pin();
                 *to = Some((on.link, on.slot));
             }
             true
         });
         if few != Some(true) {
-            // News, too many links, or a handler inside this very set.
+            // News, too many links, or a signal handler that interrupted a use of this set.
             return few.is_some() && self.has_news();
         }
         let mut slots = [None; 4];
@@ -121,41 +122,41 @@ impl Set {
 
     /// Is anything queued or marked?
     pub(super) fn has_news(&self) -> bool {
-        self.with(|inside| inside.any_news()).unwrap_or(false)
+        self.with(|state| state.any_news()).unwrap_or(false)
     }
 
     /// Takes what is ready, up to `out.len()` events.
-    pub(super) fn harvest(&'static self, out: &mut [libc::epoll_event]) -> usize {
-        match self.take_ready(out, |inside, left| Ok(inside.next_ready(left))) {
+    pub(super) fn collect_ready(&'static self, out: &mut [libc::epoll_event]) -> usize {
+        match self.take_ready(out, |state, left| Ok(state.next_ready(left))) {
             Taken::Events(count) | Taken::BeforeTcp(count) => count,
         }
     }
 
-    /// As [`Set::harvest`], up to a stream before which the kernel's events go.
-    pub(super) fn harvest_before_tcp(&'static self, out: &mut [libc::epoll_event]) -> Taken {
-        self.take_ready(out, Inside::next_ready_before_tcp)
+    /// As [`Set::collect_ready`], up to a stream before which the kernel's events go.
+    pub(super) fn collect_ready_before_tcp(&'static self, out: &mut [libc::epoll_event]) -> Taken {
+        self.take_ready(out, EpollState::next_ready_before_tcp)
     }
 
     fn take_ready(
         &'static self,
         out: &mut [libc::epoll_event],
-        next: impl Fn(&mut Inside, &mut usize) -> Result<Option<u32>, AfterTcp>,
+        next: impl Fn(&mut EpollState, &mut usize) -> Result<Option<u32>, AfterTcp>,
     ) -> Taken {
-        self.with(|inside| {
-            inside.take_marks();
-            inside.look_behind();
+        self.with(|state| {
+            state.take_marks();
+            state.requeue_deferred();
             let mut count = 0;
-            // Every queued registration is looked at once at most.
-            let mut left = inside.ready.len();
+            // Each registration that is queued now is looked at once at most.
+            let mut left = state.ready.len();
             while count != out.len() {
-                let index = match next(inside, &mut left) {
+                let index = match next(state, &mut left) {
                     Ok(Some(index)) => index,
                     Ok(None) => break,
                     Err(AfterTcp) => return Taken::BeforeTcp(count),
                 };
-                let (event, stays) = self.examine(inside, index);
+                let (event, stays) = self.examine(state, index);
                 if stays {
-                    inside.queue(index);
+                    state.queue(index);
                 }
                 if let (Some(event), Some(to)) = (event, out.get_mut(count)) {
                     *to = event;
@@ -167,24 +168,25 @@ impl Set {
         .unwrap_or(Taken::Events(0))
     }
 
-    /// Would a wait tell of a stream now? Takes nothing but what would not.
+    /// Would a wait tell of a stream now? Takes registrations without news out of the ready list,
+    /// and leaves the others.
     pub(super) fn would_tell(&'static self) -> bool {
-        self.with(|inside| {
-            inside.take_marks();
-            inside.look_behind();
-            let mut left = inside.ready.len();
-            while let Some(index) = inside.next_ready(&mut left) {
-                let Some(reg) = inside.reg(index) else {
+        self.with(|state| {
+            state.take_marks();
+            state.requeue_deferred();
+            let mut left = state.ready.len();
+            while let Some(index) = state.next_ready(&mut left) {
+                let Some(reg) = state.reg(index) else {
                     continue;
                 };
                 let Some(sock) = reg.sock.filter(|_| reg.adopted && reg.armed) else {
                     continue;
                 };
                 let wanted = reg.events;
-                let events = self.state_of(inside, index, sock) & wanted;
-                let is_news = |reg: &mut Reg| events != 0 && !reg.knows(sock, events);
-                if inside.reg(index).is_some_and(is_news) {
-                    inside.queue_first(index);
+                let events = self.state_of(state, index, sock) & wanted;
+                let is_news = |reg: &mut Registration| events != 0 && !reg.knows(sock, events);
+                if state.reg(index).is_some_and(is_news) {
+                    state.queue_first(index);
                     return true;
                 }
             }
@@ -193,38 +195,38 @@ impl Set {
         .unwrap_or(false)
     }
 
-    /// A registered stream now, as the ring has it, and as the kernel has it where the ring does
-    /// not decide. Sees to it that the set hears of what is missing.
-    fn state_of(&self, inside: &mut Inside, index: u32, sock: &'static Sock) -> u32 {
-        let bit = bit_of(inside, sock);
-        let Some(reg) = inside.reg(index) else {
+    /// The events that a registered stream shows now: the ring's, and the kernel's where the ring
+    /// does not decide. If the ring is full, the set is entered among those that wait for space.
+    fn state_of(&self, state: &mut EpollState, index: u32, sock: &'static Sock) -> u32 {
+        let bit = bit_of(state, sock);
+        let Some(reg) = state.reg(index) else {
             return 0;
         };
         let wants = reg.events & WRITABLE != 0;
         let level = reg.events & ET == 0;
         let once = reg.events & ONESHOT != 0;
-        // Of a stream that is going back the kernel has to say what it will not tell later to one
-        // that tells once, and what belongs to every answer of a level.
+        // A stream on its way back to TCP: the kernel is asked, too. ONESHOT would get no later
+        // event, and a level-triggered answer contains all that is so.
         let is_going = (level || once) && demote::is_sealed(&sock.tx);
         let writes = sock.tx.state() == State::Link && !is_going;
         let asked = writes && stop_asking(sock, bit);
         if asked {
-            inside.owe_room(sock);
+            state.owe_room(sock);
         }
-        let Some(reg) = inside.reg(index) else {
+        let Some(reg) = state.reg(index) else {
             return 0;
         };
-        let mut state = events::of_stream(sock);
+        let mut shown = events::of_stream(sock);
         let due = asked || level || reg.out_removed || reg.room_due;
-        if writes && state & OUT == 0 && wants && due {
-            state |= ask(sock, bit);
+        if writes && shown & OUT == 0 && wants && due {
+            shown |= ask(sock, bit);
         }
-        if reg.out_removed && (!writes || state & OUT != 0) {
+        if reg.out_removed && (!writes || shown & OUT != 0) {
             self.put_back(reg);
         }
-        // Edges of the kernel's come by themselves, but a mark's event tells of space, too. Asked,
-        // the kernel also tells when a full buffer has room again. The twin of one that tells once
-        // is not heard any more.
+        // Edge-triggered: the kernel tells of its edges by itself. Only room is asked for, since an
+        // event for a mark shows it, too, and asking makes the kernel tell when a full buffer has
+        // room again. ONESHOT: the kernel's own event would be dropped, so everything is asked for.
         let mut of_kernel = if (level || once) && !(writes && events::reads_ring(sock)) {
             reg.events & 0xffff
         } else {
@@ -234,38 +236,39 @@ impl Set {
             of_kernel &= !WRITABLE;
         }
         if of_kernel != 0 {
-            // Not by the registration's own number, which may be closed while a dup keeps it alive.
-            let told = told::ask(sock, of_kernel as i16);
+            // By the socket's number: the registration's own may be closed while a dup lives.
+            let told = kernel_events::ask(sock, of_kernel as i16);
             if told != 0 {
-                // Its other registrations hear of it from the kernel, in the same answer.
+                // The socket's other registrations are told by the kernel, in the same answer.
                 self.looked_ns.store(0, Ordering::Relaxed);
             }
-            state |= u32::from(told as u16);
+            shown |= u32::from(told as u16);
         }
         let edge_of_kernel = !level && !once && !events::reads_ring(sock);
-        if edge_of_kernel && reg.events & (READS | END) != 0 && state & reg.events != 0 {
-            // What is told of the link does not go ahead of what TCP has.
+        if edge_of_kernel && reg.events & (READS | END) != 0 && shown & reg.events != 0 {
+            // The link's news must not be told before TCP's: the kernel is asked in this answer.
             self.looked_ns.store(0, Ordering::Relaxed);
             if sock.has_shut_reading() {
-                // An edge of one thing tells of all that is so.
-                state |= END;
+                // As in the kernel, an event for one edge shows all that is so.
+                shown |= END;
             }
         }
-        state
+        shown
     }
 
-    /// The kernel gets the registration as the program made it, OUT with it, and looks anew. One
-    /// that a relative has changed stays as that made it; the kernel has looked then.
-    pub(super) fn put_back(&self, reg: &mut Reg) {
+    /// Gives the kernel the registration as the program made it, EPOLLOUT included, and so makes it
+    /// look anew. One that a process forked from this one has changed stays; the kernel looked
+    /// then.
+    pub(super) fn put_back(&self, reg: &mut Registration) {
         reg.out_removed = self.is_as_known(reg) && !reg.change(self.fd(), reg.events);
     }
 
-    /// One registration: its event now, if any, and whether it stays in the ready list.
-    fn examine(&self, inside: &mut Inside, index: u32) -> (Option<libc::epoll_event>, bool) {
-        if let Some((sock, true)) = inside.reg(index).and_then(|r| Some((r.sock?, r.parked))) {
-            self.look_at_parked(inside, index, sock);
+    /// The event of one registration now, if any. True: it stays in the ready list.
+    fn examine(&self, state: &mut EpollState, index: u32) -> (Option<libc::epoll_event>, bool) {
+        if let Some((sock, true)) = state.reg(index).and_then(|r| Some((r.sock?, r.parked))) {
+            self.look_at_parked(state, index, sock);
         }
-        let Some(reg) = inside.reg(index) else {
+        let Some(reg) = state.reg(index) else {
             return (None, false);
         };
         let Some(sock) = reg.sock.filter(|_| reg.adopted && reg.armed) else {
@@ -276,16 +279,16 @@ impl Set {
                 .store(dir.tx.cpu.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         let on_link = sock.tx.state() == State::Link;
-        let state = self.state_of(inside, index, sock);
+        let shown = self.state_of(state, index, sock);
         let seen = self.seen.load(Ordering::Relaxed);
-        let Some(reg) = inside.reg(index) else {
+        let Some(reg) = state.reg(index) else {
             return (None, false);
         };
-        let events = state & (reg.events | libc::EPOLLERR as u32 | libc::EPOLLHUP as u32);
+        let events = shown & (reg.events | libc::EPOLLERR as u32 | libc::EPOLLHUP as u32);
         if events == 0 {
             let level = reg.events & ET == 0;
             if level && matches!(sock.rx.state(), State::Proved | State::Draining) {
-                inside.passed_over(index);
+                state.defer(index);
             }
             return (None, false);
         }
@@ -295,9 +298,9 @@ impl Set {
         if events & WRITABLE != 0 {
             reg.room_due = false;
             if reg.echo == Echo::Due {
-                let end = if state & END == END { END } else { 0 };
-                // What is told of TCP's room is not the ring's: the kernel's next may be of room
-                // that was used up meanwhile.
+                let end = if shown & END == END { END } else { 0 };
+                // Room is noted only if it is the ring's. Room on TCP may be used up before the
+                // kernel's event, which then tells of new room.
                 reg.echo = Echo::Told(end | if on_link { WRITABLE } else { 0 });
             }
         }
@@ -307,11 +310,12 @@ impl Set {
         };
         if reg.events & ONESHOT != 0 {
             reg.armed = false;
-            // The kernel's twin is left armed: what it says before it is armed anew is dropped.
+            // The kernel's registration stays armed: its next event is dropped, unless the program
+            // arms it anew before.
             reg.twin_armed = true;
             if seen && self.is_as_known(reg) {
-                // A watcher of the set, or a relative, sees the kernel's registration. Errors and
-                // the end cannot be left out of it.
+                // Another set or another process sees the kernel's registration, so it asks for
+                // nothing any more. Errors and hang-ups cannot be left out.
                 reg.change(self.fd(), ONESHOT);
             }
             return (Some(event), false);
@@ -319,9 +323,10 @@ impl Set {
         (Some(event), reg.events & ET == 0)
     }
 
-    /// Turns the kernel's events `all[start..end]`, of a look that began then, into the program's:
-    /// doorbells out, streams' states in, merged with what `all[..start]` says of the same
-    /// registrations. Returns the new end, and where the first bell stood among them, if any did.
+    /// Turns the kernel's events `all[start..end]` into the program's. `began` is when the kernel
+    /// was asked. Doorbells are taken out, events of sockets with a stream are corrected, and what
+    /// `all[..start]` tells already is merged into that. Returns the new end, and the place at
+    /// which the first doorbell stood, if any.
     pub(super) fn translate(
         &'static self,
         all: &mut [libc::epoll_event],
@@ -331,29 +336,29 @@ impl Set {
     ) -> (usize, Option<usize>) {
         let mut bell = None;
         let mut to = start;
-        if (told::is_any_other() || self.adopted.load(Ordering::Relaxed) != 0)
+        if (kernel_events::is_any_other() || self.adopted.load(Ordering::Relaxed) != 0)
             && let Some(told) = all.get_mut(start..end)
         {
             self.correct_told(told, began);
         }
-        // This counts a stream that is about to come: what the kernel tells of it is told only
-        // after it has come.
+        // Not `adopted`, which counts a stream only once it is added. The set is no longer plain
+        // before that, so that the lock below waits for a thread that is just adding one.
         let has_streams = !self.is_plain() && self.was_entered();
-        let mut keep = |inside: Option<&mut Inside>| {
-            let mut inside = inside;
+        let mut keep = |state: Option<&mut EpollState>| {
+            let mut state = state;
             for from in start..end {
                 let Some(mut event) = all.get(from).copied() else {
                     break;
                 };
                 if let Some(at) = parked::ours(event.u64) {
                     bell.get_or_insert(to);
-                    if let Some(inside) = inside.as_deref_mut() {
-                        self.unpark(inside, at);
+                    if let Some(state) = state.as_deref_mut() {
+                        self.unpark(state, at);
                     }
                     continue;
                 }
-                if let Some(inside) = inside.as_deref_mut() {
-                    let (events, sole) = self.correct_all(inside, event.u64, event.events);
+                if let Some(state) = state.as_deref_mut() {
+                    let (events, sole) = self.correct_all(state, event.u64, event.events);
                     if events == 0 {
                         continue;
                     }
@@ -377,34 +382,35 @@ impl Set {
         };
         if !has_streams {
             keep(None);
-        } else if self.with(|inside| keep(Some(inside))).is_none() {
-            // A handler inside this very set: nothing can be looked up.
+        } else if self.with(|state| keep(Some(state))).is_none() {
+            // A signal handler that interrupted a use of this set: no stream can be looked up.
             keep(None);
         }
         (to, bell)
     }
 
-    /// What the kernel has told that may be none of the program's is put right, without the set's
-    /// lock. No bit may be left.
+    /// Corrects events that come from a record or a reset (see [`kernel_events`]), without the
+    /// set's lock while sockets are locked. An event may have no bits left.
     fn correct_told(&'static self, told: &mut [libc::epoll_event], began: Moment) {
-        let doubtful = self.with(|inside| {
+        let doubtful = self.with(|state| {
             let mut found = Vec::new();
             for (i, event) in told.iter().enumerate() {
                 let bits = event.events as u16 as i16;
                 let is_doubtful =
-                    |(sock, _): (&'static Sock, u32)| told::is_doubtful(sock, bits, began);
-                if told::is_of_interest(bits) && inside.asked_with_data(event.u64).any(is_doubtful)
+                    |(sock, _): (&'static Sock, u32)| kernel_events::is_doubtful(sock, bits, began);
+                if kernel_events::is_of_interest(bits)
+                    && state.asked_with_data(event.u64).any(is_doubtful)
                 {
-                    let regs: Vec<_> = inside.asked_with_data(event.u64).collect();
-                    found.push((i, bits, regs));
+                    let registrations: Vec<_> = state.asked_with_data(event.u64).collect();
+                    found.push((i, bits, registrations));
                 }
             }
             found
         });
-        for (i, bits, regs) in doubtful.unwrap_or_default() {
-            // Of several under the same data it may be any one's.
-            let now = regs.into_iter().fold(0, |now, (sock, asked)| {
-                now | told::correct(sock, bits, asked as u16 as i16, began)
+        for (i, bits, registrations) in doubtful.unwrap_or_default() {
+            // The event may be of any registration with this data.
+            let now = registrations.into_iter().fold(0, |now, (sock, asked)| {
+                now | kernel_events::correct(sock, bits, asked as u16 as i16, began)
             });
             if let Some(event) = told.get_mut(i) {
                 event.events = u32::from(now as u16);
@@ -412,37 +418,38 @@ impl Set {
         }
     }
 
-    /// The kernel's events under this data as the program is to see them, and whether they are
-    /// those of one stream.
-    fn correct_all(&self, inside: &mut Inside, data: u64, events: u32) -> (u32, bool) {
+    /// What the program is to see of the kernel's event with this data. True: only one registration
+    /// has the data.
+    fn correct_all(&self, state: &mut EpollState, data: u64, events: u32) -> (u32, bool) {
         let (first, second) = {
-            let mut with = inside.ours_with_data(data);
+            let mut with = state.ours_with_data(data);
             (with.next(), with.next())
         };
-        inside.come_back(data);
+        state.come_back(data);
         match (first, second) {
-            // What was told of a stream in this very answer may be over.
-            (None, _) => (events, inside.is_sole(data)),
-            (Some(only), None) => (self.correct(inside, only, events), true),
+            // No stream now. One that was told of in this answer may have ended since.
+            (None, _) => (events, state.is_sole(data)),
+            (Some(only), None) => (self.correct(state, only, events), true),
             (Some(_), Some(_)) => {
-                // Whose event it is cannot be told, by the program neither. None is held back; but
-                // a full ring must not keep the kernel's set ready.
+                // Several registrations have this data, and neither the library nor the program can
+                // tell them apart. So the event is passed on; but a full ring must not keep the
+                // kernel's set ready.
                 if events & WRITABLE != 0 {
-                    let all: Vec<u32> = inside.with_data(data).collect();
+                    let all: Vec<u32> = state.with_data(data).collect();
                     for index in all {
-                        let level = inside
+                        let level = state
                             .reg(index)
                             .is_some_and(|r| r.adopted && r.events & ET == 0);
                         if level {
-                            self.correct(inside, index, events & WRITABLE);
+                            self.correct(state, index, events & WRITABLE);
                         }
                     }
                 }
                 if events == 0 {
-                    // One that tells once, whichever it was, is not used up.
-                    let all: Vec<u32> = inside.ours_with_data(data).collect();
+                    // Nothing is told, so a ONESHOT registration among them must not be used up.
+                    let all: Vec<u32> = state.ours_with_data(data).collect();
                     for index in all {
-                        self.correct(inside, index, 0);
+                        self.correct(state, index, 0);
                     }
                 }
                 (events, false)
@@ -450,41 +457,43 @@ impl Set {
         }
     }
 
-    /// The kernel's event of an accelerated socket: OUT means nothing while the ring is full.
-    fn correct(&self, inside: &mut Inside, index: u32, events: u32) -> u32 {
-        let bit = inside
+    /// What the program is to see of the kernel's event of one registration. EPOLLOUT is left out
+    /// while the ring is full.
+    fn correct(&self, state: &mut EpollState, index: u32, events: u32) -> u32 {
+        let bit = state
             .reg(index)
             .and_then(|r| r.sock)
-            .map_or(0, |sock| bit_of(inside, sock));
-        let Some(reg) = inside.reg(index) else {
+            .map_or(0, |sock| bit_of(state, sock));
+        let Some(reg) = state.reg(index) else {
             return events;
         };
         let Some(sock) = reg.sock.filter(|_| !reg.parked) else {
-            // The kernel has nothing under this data of a parked one: it is another's.
+            // The kernel has other data for a parked registration, so the event is another's.
             return events;
         };
         let oneshot = reg.events & ONESHOT != 0;
         if oneshot && !reg.armed && core::mem::take(&mut reg.twin_armed) {
-            // The ring has told already, be it of a stream that is over; with this the kernel's
-            // twin is used up, too.
+            // The ring's event has been told for this one, even if the stream has ended since. Now
+            // the kernel's registration is disarmed, too.
             return 0;
         }
         let mut events = events;
         if events == 0 {
-            // Of what the kernel told nothing was the program's.
+            // Nothing of the kernel's event was the program's.
             if reg.adopted && reg.armed {
                 events = events::of_stream(sock) & reg.events & READABLE;
             }
             if events == 0 {
                 if oneshot && reg.armed {
-                    // ... which has used its registration up.
+                    // The event has disarmed the kernel's registration: arm it again.
                     reg.change(self.fd(), reg.events);
                 }
                 return 0;
             }
         }
         if !reg.adopted {
-            // The kernel's alone so far; but a stream that comes up finds it disarmed.
+            // A socket without a stream: the event is told, and noted for a stream that comes
+            // later.
             reg.armed = false;
             return events;
         }
@@ -495,7 +504,7 @@ impl Set {
         let told = match core::mem::take(&mut reg.echo) {
             Echo::None | Echo::Due => 0,
             Echo::Told(told) if on_link => told,
-            // Of TCP's room it may also be that there was none since.
+            // Room on TCP may have been used up since it was told, so this event is new.
             Echo::Told(told) => told & !WRITABLE,
         };
         if reg.events & ET != 0 && events & !told == 0 {
@@ -503,9 +512,9 @@ impl Set {
         }
         let decides = events & WRITABLE != 0 && on_link && !reg.out_removed;
         if decides && stop_asking(sock, bit) {
-            inside.owe_room(sock);
+            state.owe_room(sock);
         }
-        let Some(reg) = inside.reg(index) else {
+        let Some(reg) = state.reg(index) else {
             return events;
         };
         if decides && !events::has_room(sock) && ask(sock, bit) == 0 {
@@ -528,14 +537,15 @@ impl Set {
     }
 }
 
-/// The set's bit among the waiters of a stream.
-fn bit_of(inside: &mut Inside, sock: &'static Sock) -> u64 {
+/// The set's bit in the stream's masks of waiters.
+fn bit_of(state: &mut EpollState, sock: &'static Sock) -> u64 {
     sock.link()
-        .and_then(|link| inside.on_link(link))
+        .and_then(|link| state.on_link(link))
         .map_or(0, |on| 1 << on.slot)
 }
 
-/// The set wants to hear of space: OUT if it came up meanwhile.
+/// Enters the set among those that wait for space in the ring. Returns EPOLLOUT if there is space
+/// by now.
 fn ask(sock: &'static Sock, bit: u64) -> u32 {
     let dir = sock.tx.dir();
     if let Some(dir) = dir {
@@ -543,9 +553,9 @@ fn ask(sock: &'static Sock, bit: u64) -> u32 {
         fence_after_rmw();
     }
     if dir.is_none() || sock.tx.state() == State::Plain {
-        // A thread that took the half back to TCP meanwhile may have looked for waiters before. The
-        // kernel tells of its room, once it was asked.
-        return u32::from(told::ask(sock, told::WRITE) as u16) & WRITABLE;
+        // Another thread has taken the half back to TCP, and may have looked for waiters before
+        // this one was entered. The kernel is asked instead, and then tells of room by itself.
+        return u32::from(kernel_events::ask(sock, kernel_events::WRITE) as u16) & WRITABLE;
     }
     if events::has_room(sock) {
         return WRITABLE;
@@ -554,7 +564,7 @@ fn ask(sock: &'static Sock, bit: u64) -> u32 {
     0
 }
 
-/// Takes the set's wish to hear of space back; whether there was one.
+/// Takes the set out of those that wait for space in the ring. True: it was among them.
 fn stop_asking(sock: &'static Sock, bit: u64) -> bool {
     let Some(dir) = sock.tx.dir() else {
         return false;
@@ -567,22 +577,22 @@ fn stop_asking(sock: &'static Sock, bit: u64) -> bool {
     true
 }
 
-impl Reg {
-    /// Is what it shows of room alone, and that no news? The edge was of bytes, for which this one
-    /// does not ask. (That of TCP's room is the kernel's to tell.)
+impl Registration {
+    /// Is this no news for the registration? It is edge-triggered, shows room alone, and the edge
+    /// was of bytes, for which it does not ask. (The kernel tells of edges of room on TCP.)
     fn knows(&self, sock: &Sock, events: u32) -> bool {
         let of_room = events & !WRITABLE == 0 && self.events & (ET | READS) == ET;
         of_room && !self.room_due && sock.tx.state() != State::Resending
     }
 
-    /// Is its number the socket's still? By one that is closed while a dup lives nobody is named,
+    /// Does its number still name the socket? One that was closed while a dup lives names nothing,
     /// or another file.
     pub(super) fn is_named(&self) -> bool {
         let Some(sock) = self.sock else { return false };
         match fd_table::lookup(self.fd) {
             // About to be closed.
             None if self.goes => true,
-            // The last one, about to be closed.
+            // The socket's last descriptor, about to be closed.
             None => {
                 sock.fds.load(Ordering::Acquire) == 0 && sock.fd.load(Ordering::Relaxed) == self.fd
             }
@@ -590,8 +600,8 @@ impl Reg {
         }
     }
 
-    /// Changes the kernel's registration, and has the kernel look anew. False: there is no number
-    /// to name it by (see [`super::parked::number_goes`]); the kernel is only made to look.
+    /// Changes the kernel's registration, which makes the kernel look anew. False: no number names
+    /// it (see [`super::parked::number_goes`]), and the kernel is only made to look.
     pub(super) fn change(&self, set: i32, events: u32) -> bool {
         let named = self.is_named();
         if named {
@@ -609,7 +619,7 @@ impl Reg {
 /// Changes the kernel's registration; one with EPOLLEXCLUSIVE cannot be changed, only made anew.
 pub(super) fn change(set: i32, fd: i32, events: u32, data: u64) {
     if events & EXCLUSIVE != 0 {
-        // Where the program deletes it in this moment it is not there any more.
+        // If the program deletes it at this moment, it is not added again.
         if sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok() {
             let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data);
         }

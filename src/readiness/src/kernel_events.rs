@@ -1,15 +1,16 @@
-//! What the kernel tells of TCP beneath a stream, as the program is to see it.
+//! Corrects what the kernel says of a TCP socket whose bytes travel on a link.
 //!
-//! Two things that the kernel tells are none of the program's business. Between hosts TCP brings
-//! the peer's record, 40 bytes of ours: a program that was told of something to read would find
-//! nothing, and with a socket that blocks it would sleep. And where TCP would have reset the
-//! connection a reset is made here, in two steps. So whatever the kernel says is looked at before
-//! it is passed on: the record is heard, which takes it out of TCP, a reset is let come to its end,
-//! and then the kernel is asked again.
+//! Two kinds of events must not reach the program as they are. Both are settled here first, and
+//! then the kernel is asked again.
 //!
-//! Another thread may have heard the record since the kernel told of it, and even have left the
-//! stream. Each look therefore notes its [`Moment`]: if a record was taken out after that, the
-//! kernel is asked again, too.
+//! - Between hosts TCP carries the peer's record, 40 bytes of this library. A program that was told
+//!   of something to read would find nothing, and with a blocking socket would sleep. So the record
+//!   is read out of TCP.
+//! - Where TCP would have reset the connection, the library makes the reset, in two steps. A
+//!   program must not see the first step alone, so the second is waited for.
+//!
+//! Another thread may have read the record after the kernel told of it, and may even have ended the
+//! stream. So each look notes its [`Moment`], and asks again if a record was read since.
 
 use core::sync::atomic::Ordering;
 use libc::c_short;
@@ -31,7 +32,7 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    /// Nobody has noted it: a record may have been taken out since.
+    /// A look whose beginning was not noted: a record may have been read since.
     pub const fn unknown() -> Self {
         Self { records: 0 }
     }
@@ -44,30 +45,29 @@ impl Moment {
         }
     }
 
-    /// Was a record taken out of the socket's TCP since?
+    /// Was a record read from the socket's TCP since?
     fn is_before_record(self, sock: &Sock) -> bool {
         sock.heard.load(Ordering::SeqCst) > self.records
     }
 }
 
-/// Can what the kernel tells of sockets without a stream be anything but the program's?
+/// Can the kernel's events of a socket without a stream need a correction?
 #[inline]
 pub(super) fn is_any_other() -> bool {
     verbs::is_used() || reset::is_any()
 }
 
-/// Do these bits bring a record, or a reset, with them?
+/// May these events come from a record or from a reset?
 #[inline]
 pub(super) fn is_of_interest(told: c_short) -> bool {
     told & (READ | libc::POLLHUP | libc::POLLRDHUP) != 0
 }
 
-/// Does the kernel tell of an end, and perhaps of no more than that, where it would have reset the
-/// connection, or will after the next byte: its peer within the host was killed, perhaps with
-/// bytes unread in a ring? A peer that ends its side itself says so there before.
+/// May the kernel show a FIN where TCP alone would have reset the connection? It does where the
+/// peer within the host was killed with bytes unread in a ring. A peer that ends its side itself
+/// says so on the link before.
 fn may_be_reset(sock: &Sock, told: c_short) -> bool {
-    // A reading half that this side has shut shows an end whatever the peer does, and one that TCP
-    // still brings to bytes alone.
+    // A FIN leads to CLOSE_WAIT. A reading half that this side has shut shows an end in any state.
     let is_of_peer =
         || tcp::state(sock.fd.load(Ordering::Relaxed)).is_none_or(|s| s == tcp::CLOSE_WAIT);
     told & (READ | libc::POLLRDHUP) != 0
@@ -77,18 +77,18 @@ fn may_be_reset(sock: &Sock, told: c_short) -> bool {
         && is_of_peer()
 }
 
-/// May what the kernel `told` of the socket in a look that began at `since` be none of the
-/// program's?
+/// Must the program not see as it is what the kernel `told` of the socket, in a look that began at
+/// `since`?
 pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
     let record = remote::reads_link(sock) || since.is_before_record(sock) || is_low_changed(sock);
-    // Of one made since the kernel has told only its end, or what came before.
+    // Of a reset made since the look, the kernel can have told the end alone, or what came before.
     let is_reset = || is_of_interest(told) && reset::resetting(sock) != Resetting::None;
     told & READ != 0 && record || may_be_reset(sock, told) || is_reset()
 }
 
-/// Under no lock: what the kernel `told` of the socket, when it was `asked` for that, as the
-/// program is to see it. What is not of the socket's record or reset stays: it may be another's of
-/// whom the kernel tells alike.
+/// What the program is to see of `told`, the kernel's answer when it was `asked` for these events.
+/// Called under no lock. Events that come from no record and no reset stay: they may be of another
+/// socket with the same data.
 pub(super) fn correct(
     sock: &'static Sock,
     told: c_short,
@@ -105,7 +105,7 @@ pub(super) fn correct(
     let mut hides = remote::hears(sock);
     reset::let_end(sock);
     if since.is_before_record(sock) || reset::resetting(sock) == Resetting::Made {
-        // Of room an answer can do without the kernel's word.
+        // What was told of room stays: neither a record nor the first step of a reset is about it.
         let room = told & WRITE;
         loop {
             let heard = sock.heard.load(Ordering::SeqCst);
@@ -115,31 +115,31 @@ pub(super) fn correct(
             if hides || sock.heard.load(Ordering::SeqCst) == heard {
                 break;
             }
-            // Of a record that came after our own look, and another thread has heard.
+            // Another thread has read a record that came after this look.
         }
     }
     if !sock.has_shut_reading() && (hides || is_below_low(sock)) {
-        // Come since, or not known yet to be one: the kernel tells when there is more.
+        // A part of a record, or one that came since: the kernel tells when there is more.
         told &= !READ;
     }
     told
 }
 
-/// Does the kernel tell of the first byte, for the record's sake, where the program wants more? Or
-/// did it when it was asked: a record has been heard since.
+/// Does the kernel tell of the first byte although the program has set SO_RCVLOWAT higher? It does
+/// while the library waits for a record, and a look that began before may still show that.
 fn is_low_changed(sock: &Sock) -> bool {
     sock.rcvlowat.load(Ordering::Relaxed) > 1
         && (sock.low_held.load(Ordering::Relaxed) || sock.heard.load(Ordering::Relaxed) != 0)
 }
 
-/// Are there fewer bytes than the program wants to hear of, and will there be more?
+/// Are fewer bytes unread than the program's SO_RCVLOWAT, and may more come?
 fn is_below_low(sock: &Sock) -> bool {
     if !is_low_changed(sock) {
         return false;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
-    // Where it is not held the kernel's is the program's, also in the middle of a call that sets
-    // it.
+    // Where the library does not hold it low, the kernel's value is the program's, also in the
+    // middle of a setsockopt.
     let low = if sock.low_held.load(Ordering::Acquire) {
         sock.rcvlowat.load(Ordering::Relaxed) as i32
     } else {
@@ -149,9 +149,11 @@ fn is_below_low(sock: &Sock) -> bool {
         && tcp::state(fd) == Some(tcp::ESTABLISHED)
 }
 
-/// The kernel counts an end as a byte to read a moment before it says that it is one
-/// (`tcp_data_queue`). A sleeper in the kernel is woken after both; one that this library has woken
-/// may look in between. FIONREAD takes the socket's lock: after that both are done.
+/// Adds POLLRDHUP where the kernel shows a FIN so far only as something to read.
+///
+/// It does so for a moment (`tcp_data_queue`). A thread that sleeps in the kernel is woken after
+/// it, but one that a doorbell woke may look in between. FIONREAD takes the socket's lock, so that
+/// it returns after that moment.
 pub(super) fn whole(sock: &Sock, told: c_short, asked: c_short) -> c_short {
     let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     if told & READ == 0 || told & ends != 0 || asked & libc::POLLRDHUP == 0 {
@@ -166,12 +168,12 @@ pub(super) fn whole(sock: &Sock, told: c_short, asked: c_short) -> c_short {
 }
 
 /// As [`correct`], where no socket may be locked: asks the kernel, and leaves out what is in doubt.
-/// That it tells itself, to whom it may concern.
+/// The kernel tells of that in its own time, and then it is corrected.
 pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
     let fd = sock.fd.load(Ordering::Relaxed);
     let far = sock.carrier().ends_by_record;
-    // On a link bytes of TCP's are a record's. What else makes it readable is an end, that of this
-    // side's reading included.
+    // While the link is read, bytes on TCP are a record. Only a FIN, or this side's SHUT_RD, makes
+    // the socket readable otherwise, and both show POLLRDHUP.
     let end = if far { libc::POLLRDHUP } else { 0 };
     let mut told = whole(sock, kernel_ready(fd, asked | end), asked);
     if is_of_interest(told) {
@@ -288,7 +290,11 @@ mod tests {
         sock.tx.state.put(State::Proved);
         let set = set_of(sock, edge);
         let mut all = [libc::epoll_event { events: 0, u64: 0 }; 2];
-        assert_eq!(set.harvest(&mut all), 1, "there is room when it comes in");
+        assert_eq!(
+            set.collect_ready(&mut all),
+            1,
+            "there is room when it comes in"
+        );
         let bytes = [0u8; 4096];
         // SAFETY: an array of that length.
         while unsafe { sys::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT) }.is_ok() {}

@@ -237,8 +237,8 @@ impl Call<'_> {
         end_of_tcp(sock, self.fd, look)
     }
 
-    /// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link
-    /// begins.
+    /// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the
+    /// link begins.
     unsafe fn read_tcp(&mut self, until: u64) -> Look {
         let Self {
             sock, fd, flags, ..

@@ -22,6 +22,7 @@ use crate::wait;
 use crate::{PUBLISH, after_tcp, meeting, recv, remote, trigger, trim, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
+use sluice_fabric::lock::Section;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys::{self};
@@ -137,11 +138,7 @@ unsafe fn send_stream(
     nap: &mut Nap,
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
-        if let Err(e) = give_up::before_write(sock, fd, flags, Reason::MsgOob) {
-            return Verdict::Failed(e);
-        }
-        awaiting::await_all_owed(sock);
-        return Verdict::Pass(Pass::NOBODY);
+        return out_of_band(sock, fd, flags);
     }
     if count > iov::MAX {
         return Verdict::Pass(Pass::NOBODY);
@@ -165,7 +162,7 @@ unsafe fn send_stream(
     }
     // Nothing but SO_ZEROCOPY, with which there is no link, gives this flag a meaning.
     let flags = flags & !libc::MSG_ZEROCOPY;
-    let mut job = Job {
+    let job = Job {
         sock,
         fd,
         flags,
@@ -180,122 +177,164 @@ unsafe fn send_stream(
         cursor.advance(job.done, |_, _| ());
     }
     let is_large = total >= LARGE && may_be_large(sock, flags);
-    let mut patience = trigger::Patience::default();
     if is_large && nap.is_fresh() {
         trigger::before_large(sock, total);
     }
+    let mut write = Write {
+        job,
+        given: fd,
+        cursor,
+        total,
+        is_large,
+        patience: trigger::Patience::default(),
+    };
     loop {
-        let Ok(mut section) = sock.tx.lock.enter() else {
-            return job.partly(Error::WouldBlock);
+        let Ok(section) = sock.tx.lock.enter() else {
+            return write.job.partly(Error::WouldBlock);
         };
-        if job.is_lost() {
+        if write.job.is_lost() {
             drop(section);
-            return job.lost();
+            return write.job.lost();
         }
-        job.fd = sock.valid_number(fd);
-        let left = total - job.done;
+        write.job.fd = sock.valid_number(fd);
+        // SAFETY: the caller's buffers; the lock is held.
+        if let Some(verdict) = unsafe { write.go_on(section, nap) } {
+            return verdict;
+        }
+    }
+}
+
+#[cold]
+fn out_of_band(sock: &'static Sock, fd: c_int, flags: c_int) -> Verdict {
+    if let Err(e) = give_up::before_write(sock, fd, flags, Reason::MsgOob) {
+        return Verdict::Failed(e);
+    }
+    awaiting::await_all_owed(sock);
+    Verdict::Pass(Pass::NOBODY)
+}
+
+/// A send from a caller's buffers. Its steps, under the tx lock, which they give back, answer for
+/// the call, or `None`: look again.
+struct Write {
+    job: Job,
+    /// The caller's number.
+    given: c_int,
+    cursor: Cursor,
+    total: usize,
+    is_large: bool,
+    patience: trigger::Patience,
+}
+
+impl Write {
+    #[inline]
+    unsafe fn go_on(&mut self, mut section: Section<'static>, nap: &mut Nap) -> Option<Verdict> {
+        let sock = self.job.sock;
+        let left = self.total - self.job.done;
         if left >= sock.tx.gate.load(Ordering::Relaxed) as usize && sock.tx.state() == State::Link {
-            match direct::try_send(section, &mut job, &cursor, left) {
-                Tried::Sent(held, n) => {
-                    cursor.advance(n, |_, _| ());
-                    job.done += n;
-                    if job.done == total {
-                        direct::end_turn(sock);
-                    }
-                    drop(held);
-                    if job.done == total {
-                        return finish(sock, total);
-                    }
-                    continue;
-                }
+            match direct::try_send(section, &mut self.job, &self.cursor, left) {
+                Tried::Sent(held, n) => return self.has_sent(held, n),
                 Tried::Ring(held) => section = held,
-                Tried::Again => continue,
-                Tried::Waited(Waited::Interrupted) => return job.partly(Error::Interrupted),
-                Tried::Waited(_) => return job.partly(Error::WouldBlock),
+                Tried::Again => return None,
+                Tried::Waited(Waited::Interrupted) => {
+                    return Some(self.job.partly(Error::Interrupted));
+                }
+                Tried::Waited(_) => return Some(self.job.partly(Error::WouldBlock)),
             }
         }
         match look(sock, left) {
             Room::Bytes(ring, at, n) => {
-                let before = cursor;
+                let before = self.cursor;
                 let mut to = at;
-                cursor.advance(n, |from, len| {
+                self.cursor.advance(n, |from, len| {
                     // SAFETY: the caller's buffer; the space is ours by the words.
                     unsafe { ring.copy_in(to, from, len) };
                     to += len as u64;
                 });
                 if publish(sock, at, n) {
                     sock.conn().tx.bytes.indirect.add(n as u64);
-                    job.done += n;
+                    self.job.done += n;
                 } else {
                     // Sealed while we copied: these bytes go to TCP.
-                    cursor = before;
+                    self.cursor = before;
                 }
                 drop(section);
-                if job.done == total {
-                    remote::land(sock, || !job.is_nonblocking());
-                    return finish(sock, total);
+                if self.job.done != self.total {
+                    return None;
                 }
+                remote::land(sock, || !self.job.is_nonblocking());
+                Some(finish(sock, self.total))
             }
-            Room::Kernel => {
-                after_tcp::acts_on(sock);
-                // If the caller's number is closed, or another file's by now, the call ends by
-                // ours.
-                if job.done == 0 && job.fd == fd && !is_large {
-                    if job.is_interrupted() {
-                        return Verdict::Failed(Error::Interrupted);
-                    }
-                    sock.tx.call_begins();
-                    return Verdict::Pass(Pass::tx(sock));
-                }
-                job.note();
-                // Under the lock no switch comes between the look and the call, and no close.
-                // SAFETY: the caller's buffers; the lock is held.
-                let rest = unsafe { rest_to_kernel(&mut job, &mut cursor) };
-                if rest == Rest::Full && sock.tx.state() == State::Proved && !job.is_nonblocking() {
-                    // Where TCP has room the ring may be taken instead.
-                    if let Some(verdict) = job.pause(section, Room::Resending, Some(nap)) {
-                        return verdict;
-                    }
-                    continue;
-                }
-                drop(section);
-                match rest {
-                    Rest::Cut => return job.cut_off(total),
-                    Rest::Over => return job.partly(Error::Reset),
-                    Rest::Failed(error) => return Verdict::Failed(error),
-                    Rest::Moved | Rest::Full => {}
-                }
-                if job.done == total {
-                    return finish(sock, job.done);
-                }
-                if is_large {
-                    trigger::amid(sock, &mut patience);
-                }
-                if rest == Rest::Full {
-                    if job.is_nonblocking() {
-                        return job.partly(Error::WouldBlock);
-                    }
-                    if !job.waited {
-                        recv::note_limit(sock, job.fd, nap);
-                    }
-                    let deadline = job.deadline();
-                    job.waited = true;
-                    job.leave_word(nap);
-                    if wait::for_kernel(&sock.tx, job.fd, libc::POLLOUT, deadline, nap) {
-                        return Verdict::Block;
-                    }
-                }
-            }
+            // SAFETY: passed on.
+            Room::Kernel => unsafe { self.by_tcp(section, nap) },
             Room::Lost => {
                 drop(section);
-                return job.cut_off(total);
+                Some(self.job.cut_off(self.total))
             }
-            other => {
-                if let Some(verdict) = job.pause(section, other, Some(nap)) {
-                    return verdict;
-                }
+            other => self.job.pause(section, other, Some(nap)),
+        }
+    }
+
+    /// The reader took `n` bytes straight from the buffers.
+    fn has_sent(&mut self, section: Section<'static>, n: usize) -> Option<Verdict> {
+        let sock = self.job.sock;
+        self.cursor.advance(n, |_, _| ());
+        self.job.done += n;
+        if self.job.done != self.total {
+            return None;
+        }
+        direct::end_turn(sock);
+        drop(section);
+        Some(finish(sock, self.total))
+    }
+
+    unsafe fn by_tcp(&mut self, section: Section<'static>, nap: &mut Nap) -> Option<Verdict> {
+        let job = &mut self.job;
+        let sock = job.sock;
+        after_tcp::acts_on(sock);
+        // If the caller's number is closed, or another file's by now, the call ends by ours.
+        if job.done == 0 && job.fd == self.given && !self.is_large {
+            if job.is_interrupted() {
+                return Some(Verdict::Failed(Error::Interrupted));
+            }
+            sock.tx.call_begins();
+            return Some(Verdict::Pass(Pass::tx(sock)));
+        }
+        job.note();
+        // Under the lock no switch comes between the look and the call, and no close.
+        // SAFETY: the caller's buffers; the lock is held.
+        let rest = unsafe { rest_to_kernel(job, &mut self.cursor) };
+        if rest == Rest::Full && sock.tx.state() == State::Proved && !job.is_nonblocking() {
+            // Where TCP has room the ring may be taken instead.
+            return job.pause(section, Room::Resending, Some(nap));
+        }
+        drop(section);
+        match rest {
+            Rest::Cut => return Some(job.cut_off(self.total)),
+            Rest::Over => return Some(job.partly(Error::Reset)),
+            Rest::Failed(error) => return Some(Verdict::Failed(error)),
+            Rest::Moved | Rest::Full => {}
+        }
+        if job.done == self.total {
+            return Some(finish(sock, job.done));
+        }
+        if self.is_large {
+            trigger::amid(sock, &mut self.patience);
+        }
+        if rest == Rest::Full {
+            if job.is_nonblocking() {
+                return Some(job.partly(Error::WouldBlock));
+            }
+            if !job.waited {
+                recv::note_limit(sock, job.fd, nap);
+            }
+            let deadline = job.deadline();
+            job.waited = true;
+            job.leave_word(nap);
+            if wait::for_kernel(&sock.tx, job.fd, libc::POLLOUT, deadline, nap) {
+                return Some(Verdict::Block);
             }
         }
+        None
     }
 }
 

@@ -84,45 +84,10 @@ pub(crate) fn try_recv(
         Ok(_) => {}
         Err(_) => return Found::Hostile,
     }
-    let line = &dir.offer;
-    let word = line.word.load(Ordering::Acquire);
-    let mut place = 0;
-    if word != sock.direct.seen.load(Ordering::Relaxed) && word != 0 {
-        let offer = Offer {
-            number: word >> 8,
-            seq: Seq::new(line.seq.load(Ordering::Relaxed)),
-            len: line.len.load(Ordering::Relaxed).min(PIECE as u64) as u32,
-            advert: match line.advert.load(Ordering::Relaxed) {
-                0 => None,
-                id => Some(AdvertId::new(id)),
-            },
-        };
-        place = line.at.load(Ordering::Relaxed);
-        fence(Ordering::Acquire);
-        if line.word.load(Ordering::Relaxed) != word {
-            return Found::Again;
-        }
-        // Read after the offer: were its bytes in the ring by now, the tail would be beyond it.
-        if dir.tx.tail.read().offset != at {
-            return Found::Again;
-        }
-        sock.direct.seen.store(word, Ordering::Relaxed);
-        // Another round, or bytes that went otherwise: it was resolved.
-        if word as u8 == head.round && offer.seq.value() == at {
-            if inc.token_at == 0 {
-                // The offering writer waits as for a copy.
-                dir.advert.claim.store(offer.number, Ordering::Relaxed);
-                inc.token_at = proved_token(sock).unwrap_or(0);
-            }
-            if inc.token_at == 0 {
-                // No more of these, and no ADVERTs for them.
-                sock.rx.gate.store(NEVER, Ordering::Relaxed);
-                dir.rx.head.withdraw(head.round, at);
-            } else if inc.receiver.on_offer(offer).is_err() {
-                return Found::Hostile;
-            }
-        }
-    }
+    let place = match see_offer(sock, inc, dir, head, at) {
+        Ok(place) => place,
+        Err(found) => return found,
+    };
     let recv = Recv {
         place: 0,
         key: 0,
@@ -163,6 +128,59 @@ pub(crate) fn try_recv(
             Found::Nothing
         }
     }
+}
+
+/// Looks for an offer that is new, and where its bytes lie; 0: there is none.
+///
+/// # Errors
+/// What the look for it comes to instead.
+fn see_offer(
+    sock: &'static Sock,
+    inc: &mut Incoming,
+    dir: &Direction,
+    head: Reading,
+    at: u64,
+) -> Result<u64, Found> {
+    let line = &dir.offer;
+    let word = line.word.load(Ordering::Acquire);
+    let mut place = 0;
+    if word != sock.direct.seen.load(Ordering::Relaxed) && word != 0 {
+        let offer = Offer {
+            number: word >> 8,
+            seq: Seq::new(line.seq.load(Ordering::Relaxed)),
+            len: line.len.load(Ordering::Relaxed).min(PIECE as u64) as u32,
+            advert: match line.advert.load(Ordering::Relaxed) {
+                0 => None,
+                id => Some(AdvertId::new(id)),
+            },
+        };
+        place = line.at.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        if line.word.load(Ordering::Relaxed) != word {
+            return Err(Found::Again);
+        }
+        // Read after the offer: were its bytes in the ring by now, the tail would be beyond it.
+        if dir.tx.tail.read().offset != at {
+            return Err(Found::Again);
+        }
+        sock.direct.seen.store(word, Ordering::Relaxed);
+        // Another round, or bytes that went otherwise: it was resolved.
+        if word as u8 == head.round && offer.seq.value() == at {
+            if inc.token_at == 0 {
+                // The offering writer waits as for a copy.
+                dir.advert.claim.store(offer.number, Ordering::Relaxed);
+                inc.token_at = proved_token(sock).unwrap_or(0);
+            }
+            if inc.token_at == 0 {
+                // No more of these, and no ADVERTs for them.
+                sock.rx.gate.store(NEVER, Ordering::Relaxed);
+                dir.rx.head.withdraw(head.round, at);
+            } else if inc.receiver.on_offer(offer).is_err() {
+                return Err(Found::Hostile);
+            }
+        }
+    }
+    Ok(place)
 }
 
 /// Tells the writer whether an offer without an ADVERT is likely to be taken.

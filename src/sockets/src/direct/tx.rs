@@ -236,21 +236,10 @@ fn try_directly(section: Held, job: &mut Job, cursor: &Cursor, left: usize) -> T
     };
     let nonblocking = job.is_nonblocking();
     let busy = sock.direct.resolved.load(Ordering::Relaxed) != 0 || out.rounds >= ROUNDS_MAX;
-    let peer_cpu = dir.rx.cpu.load(Ordering::Relaxed);
     let route = if nonblocking || busy {
         Route::Ring
-    } else if only {
-        Route::Advert
-    } else if out.skip != 0 {
-        out.skip -= 1;
-        Route::Ring
-    } else if peer_cpu == thread::cpu() || peer_cpu == 0 || config().spin_ns == 0 {
-        // It could not run while we spin.
-        Route::Ring
-    } else if dir.rx_wishes.pulls.load(Ordering::Relaxed) == 1 {
-        Route::Offer
     } else {
-        Route::Advert
+        route_of(out, dir)
     };
     if route != Route::Ring && !may_offer(sock, dir, link) {
         out.gate = NEVER;
@@ -271,32 +260,7 @@ fn try_directly(section: Held, job: &mut Job, cursor: &Cursor, left: usize) -> T
     match out.sender.on_offerable(len as u32, route) {
         Some(Action::Offer(offer)) => {
             put_up(sock, dir, link, &offer, from, head.round);
-            link.pin();
-            drop(section);
-            spin(dir, &offer, head.round);
-            let section = sock.tx.lock.enter();
-            link.unpin();
-            let Ok(section) = section else {
-                return Tried::Again;
-            };
-            if job.is_lost() {
-                // What was taken of it, nobody is left to say.
-                return Tried::Again;
-            }
-            let taken = fetch(sock, offer.number);
-            if taken != 0 {
-                job.patience = None;
-                Tried::Sent(section, taken as usize)
-            } else if !only {
-                Tried::Ring(section)
-            } else {
-                drop(section);
-                sys::sched_yield();
-                if job.out_of_patience() {
-                    demote::demote(sock, demote::Which::Tx, Reason::DirectNoAdvert);
-                }
-                Tried::Again
-            }
+            await_taker(section, job, dir, link, &offer, head.round)
         }
         Some(Action::Blocked { .. })
             if nonblocking || polls(dir, link) || job.out_of_patience() =>
@@ -315,6 +279,63 @@ fn try_directly(section: Held, job: &mut Job, cursor: &Cursor, left: usize) -> T
             }
         }
         _ => Tried::Ring(section),
+    }
+}
+
+/// By which way a large send that may wait goes.
+fn route_of(out: &mut Outgoing, dir: &Direction) -> Route {
+    let peer_cpu = dir.rx.cpu.load(Ordering::Relaxed);
+    if config().mode == Mode::Direct {
+        Route::Advert
+    } else if out.skip != 0 {
+        out.skip -= 1;
+        Route::Ring
+    } else if peer_cpu == thread::cpu() || peer_cpu == 0 || config().spin_ns == 0 {
+        // It could not run while we spin.
+        Route::Ring
+    } else if dir.rx_wishes.pulls.load(Ordering::Relaxed) == 1 {
+        Route::Offer
+    } else {
+        Route::Advert
+    }
+}
+
+/// An offer is up: spins, without the lock, until the reader takes it.
+fn await_taker(
+    section: Held,
+    job: &mut Job,
+    dir: &Direction,
+    link: &Link,
+    offer: &Offer,
+    round: u8,
+) -> Tried {
+    let sock = job.sock;
+    let only = config().mode == Mode::Direct;
+    link.pin();
+    drop(section);
+    spin(dir, offer, round);
+    let section = sock.tx.lock.enter();
+    link.unpin();
+    let Ok(section) = section else {
+        return Tried::Again;
+    };
+    if job.is_lost() {
+        // What was taken of it, nobody is left to say.
+        return Tried::Again;
+    }
+    let taken = fetch(sock, offer.number);
+    if taken != 0 {
+        job.patience = None;
+        Tried::Sent(section, taken as usize)
+    } else if !only {
+        Tried::Ring(section)
+    } else {
+        drop(section);
+        sys::sched_yield();
+        if job.out_of_patience() {
+            demote::demote(sock, demote::Which::Tx, Reason::DirectNoAdvert);
+        }
+        Tried::Again
     }
 }
 

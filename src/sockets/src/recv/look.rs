@@ -422,26 +422,7 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
         return Look::Again;
     }
     if sock.carrier().ends_by_record {
-        let had_ended = tcp::has_ended(fd);
-        return if remote::hear_tcp(sock, fd) || has_more() || !had_ended && tcp::has_ended(fd) {
-            Look::Again
-        } else if sock.has_shut_reading() {
-            // What TCP has is a part of a record, or one that has come since.
-            if sock.rx.owed.load(Ordering::Relaxed) == unread_copy::SOME {
-                Look::Owed
-            } else {
-                Look::End
-            }
-        } else if tcp::has_bytes(fd) {
-            // So it is here.
-            Look::Empty
-        } else {
-            // TCP says something and has nothing to say: a relative has shut the reading half down.
-            match sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) {
-                Ok(shown) if shown & libc::POLLIN != 0 && !tcp::has_bytes(fd) => Look::End,
-                _ => Look::Empty,
-            }
-        };
+        return empty_beside_record(sock, fd, has_more);
     }
     if begun && !tcp::has_bytes(fd) {
         return Look::End;
@@ -487,5 +468,30 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
             Look::Again
         }
         Err(e) => Look::Failed(Error::Kernel(e)),
+    }
+}
+
+/// As [`empty`], where what TCP says may be a record.
+fn empty_beside_record(sock: &'static Sock, fd: c_int, has_more: impl Fn() -> bool) -> Look {
+    let had_ended = tcp::has_ended(fd);
+    if remote::hear_tcp(sock, fd) || has_more() || !had_ended && tcp::has_ended(fd) {
+        return Look::Again;
+    }
+    if sock.has_shut_reading() {
+        // What TCP has is a part of a record, or one that has come since.
+        return if sock.rx.owed.load(Ordering::Relaxed) == unread_copy::SOME {
+            Look::Owed
+        } else {
+            Look::End
+        };
+    }
+    if tcp::has_bytes(fd) {
+        // A part of a record.
+        return Look::Empty;
+    }
+    // TCP says something and has nothing to say: a relative has shut the reading half down.
+    match sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) {
+        Ok(shown) if shown & libc::POLLIN != 0 && !tcp::has_bytes(fd) => Look::End,
+        _ => Look::Empty,
     }
 }

@@ -78,49 +78,57 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
         pump.settle(stream);
         Some((is, part))
     });
+    let Some(Some((is, is_part))) = is else {
+        return false;
+    };
     match is {
-        Some(Some((Head::Record, _))) => {
-            let removed = remove(sock, fd, RECORD_LEN - kept);
-            let asks = wire.with_stream(stream, |pump| {
-                pump.on_record_removed(stream, removed as u64);
-                pump.transit(stream).is_some_and(|t| t.peer_lost())
-            });
-            if asks == Some(true) {
-                // Its device may have no way to tell ours.
-                wire.lose(Lost::Gone);
-            }
+        Head::Record => take_record(sock, fd, wire, stream, RECORD_LEN - kept),
+        Head::Data => {
             follow_tx(sock, given_up(wire));
             true
         }
-        Some(Some((Head::Data, _))) => {
-            follow_tx(sock, given_up(wire));
-            true
-        }
-        Some(Some((Head::Wait, true))) => {
+        Head::Wait if is_part => {
             // Left there it would be told as something to read until the rest has come.
             let removed = remove(sock, fd, got - kept);
             let part = head.get(kept..kept + removed).unwrap_or_default();
             wire.with(|pump| pump.on_part_removed(stream, part));
             false
         }
-        Some(Some((Head::Wait, false))) => {
-            if is_silent(sock, wire, stream) {
-                wire.with(|pump| {
-                    if let Some(transit) = pump.transit(stream) {
-                        transit.give_up();
-                    }
-                    pump.settle(stream);
-                });
-            }
-            let dead =
-                wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_dead().is_some()));
-            if dead == Some(true) {
-                follow_tx(sock, Reason::PeerDied);
-            }
-            dead == Some(true)
-        }
-        _ => false,
+        Head::Wait => is_dead_by_silence(sock, wire, stream),
     }
+}
+
+/// The peer's record is here, `len` bytes of it on TCP still.
+fn take_record(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16, len: usize) -> bool {
+    let removed = remove(sock, fd, len);
+    let asks = wire.with_stream(stream, |pump| {
+        pump.on_record_removed(stream, removed as u64);
+        pump.transit(stream).is_some_and(|t| t.peer_lost())
+    });
+    if asks == Some(true) {
+        // Its device may have no way to tell ours.
+        wire.lose(Lost::Gone);
+    }
+    follow_tx(sock, given_up(wire));
+    true
+}
+
+/// Bytes lie on TCP that only more can decide about. Have they for so long that the peer is taken
+/// for dead, or is it already?
+fn is_dead_by_silence(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
+    if is_silent(sock, wire, stream) {
+        wire.with(|pump| {
+            if let Some(transit) = pump.transit(stream) {
+                transit.give_up();
+            }
+            pump.settle(stream);
+        });
+    }
+    let dead = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_dead().is_some()));
+    if dead == Some(true) {
+        follow_tx(sock, Reason::PeerDied);
+    }
+    dead == Some(true)
 }
 
 /// So long bytes may lie on TCP that could be a record's or the program's, as long as a link may be

@@ -10,6 +10,7 @@ use crate::verdict::{Error, Pass, Verdict};
 use crate::{after_tcp, direct, give_up, prefix, remote, trigger};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, off64_t};
+use sluice_fabric::ring::Ring;
 use sluice_fabric::sys::{self, Ran};
 use sluice_runtime::{caller, iov};
 use sluice_stats::Reason;
@@ -46,17 +47,6 @@ pub unsafe fn sendfile(
     }
     // sendfile(2) moves at most this many bytes.
     let total = count.min(iov::MOST);
-    let mut job = Job {
-        sock,
-        fd,
-        flags: 0,
-        ran: Ran::now(),
-        done: 0,
-        deadline: None,
-        patience: None,
-        known: None,
-        waited: false,
-    };
     let mut position = None;
     if !offset.is_null() {
         // SAFETY: any bytes are a number, and there is none where it is certain to be missing.
@@ -65,88 +55,12 @@ pub unsafe fn sendfile(
             return Verdict::Failed(Error::BadAddress);
         }
     }
-    let mut patience = trigger::Patience::default();
+    let ran = Ran::now();
     if is_large {
         trigger::before_large(sock, total);
     }
-    let verdict = loop {
-        if job.done == total {
-            remote::land(sock, || !job.is_nonblocking());
-            break finish(sock, job.done);
-        }
-        let Ok(mut section) = sock.tx.lock.enter() else {
-            break job.partly(Error::WouldBlock);
-        };
-        if job.is_lost() {
-            drop(section);
-            break job.lost();
-        }
-        if sock.tx.gate.load(Ordering::Relaxed) == 0 && sock.tx.state() == State::Link {
-            section = match direct::make_way(section, &mut job) {
-                Ok(held) => held,
-                Err(Waited::News) => break job.lost(),
-                Err(Waited::Interrupted) => break job.partly(Error::Interrupted),
-                Err(_) => break job.partly(Error::WouldBlock),
-            };
-        }
-        match look(sock, total - job.done) {
-            Room::Bytes(ring, at, n) => {
-                let pieces = ring.pieces(at, n as u64).map(|(base, len)| iovec {
-                    iov_base: base.cast(),
-                    iov_len: len,
-                });
-                let used = if pieces[1].iov_len == 0 { 1 } else { 2 };
-                // SAFETY: ring memory that is the writer's by the words.
-                let read =
-                    unsafe { sys::readv(file, pieces.get(..used).unwrap_or_default(), position) };
-                let read = match read {
-                    Ok(0) => {
-                        drop(section);
-                        break finish(sock, job.done);
-                    }
-                    Ok(read) => read,
-                    Err(e) => {
-                        drop(section);
-                        break job.partly(Error::Kernel(e));
-                    }
-                };
-                if publish(sock, at, read) {
-                    sock.conn().tx.bytes.file.add(read as u64);
-                    job.done += read;
-                    position = position.map(|p| p + read as i64);
-                } else if position.is_none() {
-                    // The file's own position has moved: put it back, the kernel reads these again.
-                    // SAFETY: no pointers; lseek is not hooked.
-                    unsafe { libc::lseek64(file, -(read as i64), libc::SEEK_CUR) };
-                }
-            }
-            Room::Kernel => {
-                after_tcp::acts_on(sock);
-                if job.is_interrupted() {
-                    drop(section);
-                    break job.partly(Error::Interrupted);
-                }
-                sock.tx.call_begins();
-                drop(section);
-                let left = total - job.done;
-                let piece = if is_large { left.min(PIECE) } else { left };
-                // SAFETY: the caller's arguments, from where the ring's part ended; it was counted.
-                let sent = unsafe { rest_by_sendfile(&mut job, file, &mut position, piece) };
-                match sent {
-                    // Less is the end of the file, a full buffer, or a signal: the call is over, as
-                    // a whole one is.
-                    Ok(n) if is_large && n == piece => trigger::amid(sock, &mut patience),
-                    Err(error) if job.done == 0 => break Verdict::Failed(error),
-                    _ => break finish(sock, job.done),
-                }
-            }
-            other => {
-                if let Some(verdict) = job.pause(section, other, None) {
-                    break verdict;
-                }
-            }
-        }
-    };
+    // SAFETY: passed on.
+    let verdict = unsafe { send_from(sock, fd, file, &mut position, total, is_large, ran) };
     if let Some(position) = position {
         if caller::cannot_write(offset as usize, size_of::<off64_t>()) {
             return Verdict::Failed(Error::BadAddress);
@@ -155,6 +69,120 @@ pub unsafe fn sendfile(
         unsafe { offset.write_unaligned(position) };
     }
     verdict
+}
+
+/// Sends `total` bytes of the file from `position` on, or from the file's own where that is `None`.
+/// `ran`: handlers that had run when the call began.
+unsafe fn send_from(
+    sock: &'static Sock,
+    fd: c_int,
+    file: c_int,
+    position: &mut Option<i64>,
+    total: usize,
+    is_large: bool,
+    ran: Ran,
+) -> Verdict {
+    let mut job = Job {
+        sock,
+        fd,
+        flags: 0,
+        ran,
+        done: 0,
+        deadline: None,
+        patience: None,
+        known: None,
+        waited: false,
+    };
+    let mut patience = trigger::Patience::default();
+    loop {
+        if job.done == total {
+            remote::land(sock, || !job.is_nonblocking());
+            return finish(sock, job.done);
+        }
+        let Ok(mut section) = sock.tx.lock.enter() else {
+            return job.partly(Error::WouldBlock);
+        };
+        if job.is_lost() {
+            drop(section);
+            return job.lost();
+        }
+        if sock.tx.gate.load(Ordering::Relaxed) == 0 && sock.tx.state() == State::Link {
+            section = match direct::make_way(section, &mut job) {
+                Ok(held) => held,
+                Err(Waited::News) => return job.lost(),
+                Err(Waited::Interrupted) => return job.partly(Error::Interrupted),
+                Err(_) => return job.partly(Error::WouldBlock),
+            };
+        }
+        match look(sock, total - job.done) {
+            Room::Bytes(ring, at, n) => {
+                let read = read_into_ring(&mut job, &ring, at, n, file, position);
+                drop(section);
+                match read {
+                    Ok(0) => return finish(sock, job.done),
+                    Ok(_) => {}
+                    Err(e) => return job.partly(Error::Kernel(e)),
+                }
+            }
+            Room::Kernel => {
+                after_tcp::acts_on(sock);
+                if job.is_interrupted() {
+                    drop(section);
+                    return job.partly(Error::Interrupted);
+                }
+                sock.tx.call_begins();
+                drop(section);
+                let left = total - job.done;
+                let piece = if is_large { left.min(PIECE) } else { left };
+                // SAFETY: the caller's arguments, from where the ring's part ended; it was counted.
+                let sent = unsafe { rest_by_sendfile(&mut job, file, position, piece) };
+                match sent {
+                    // Less is the end of the file, a full buffer, or a signal: the call is over, as
+                    // a whole one is.
+                    Ok(n) if is_large && n == piece => trigger::amid(sock, &mut patience),
+                    Err(error) if job.done == 0 => return Verdict::Failed(error),
+                    _ => return finish(sock, job.done),
+                }
+            }
+            other => {
+                if let Some(verdict) = job.pause(section, other, None) {
+                    return verdict;
+                }
+            }
+        }
+    }
+}
+
+/// Under the tx lock: reads at most `n` bytes of the file into the ring at `at`, and publishes
+/// them. How many it has read; 0: the file ends.
+fn read_into_ring(
+    job: &mut Job,
+    ring: &Ring,
+    at: u64,
+    n: usize,
+    file: c_int,
+    position: &mut Option<i64>,
+) -> Result<usize, sys::Errno> {
+    let pieces = ring.pieces(at, n as u64).map(|(base, len)| iovec {
+        iov_base: base.cast(),
+        iov_len: len,
+    });
+    let used = if pieces[1].iov_len == 0 { 1 } else { 2 };
+    // SAFETY: ring memory that is the writer's by the words.
+    let read = unsafe { sys::readv(file, pieces.get(..used).unwrap_or_default(), *position) }?;
+    if read == 0 {
+        return Ok(0);
+    }
+    if publish(job.sock, at, read) {
+        job.sock.conn().tx.bytes.file.add(read as u64);
+        job.done += read;
+        *position = position.map(|p| p + read as i64);
+    } else if position.is_none() {
+        // The file's own position has moved: put it back, the kernel reads these again.
+        // SAFETY: no pointers; lseek is not hooked.
+        unsafe { libc::lseek64(file, -(read as i64), libc::SEEK_CUR) };
+    }
+    Ok(read)
 }
 
 /// Has TCP take the rest, or a piece of it, as a call that was counted.

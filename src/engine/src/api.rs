@@ -14,7 +14,7 @@ use libc::{
 use sluice_readiness::{epoll, epoll_ctl, poll as polling, select as selecting, set::Set};
 use sluice_runtime::{control_thread, fd_table};
 use sluice_sockets::sock::Sock;
-use sluice_sockets::{give_up, life, meeting, recv as receiving, send as sending, unserved};
+use sluice_sockets::{descriptors, give_up, meeting, raw_use, recv as receiving, send as sending};
 
 mod option;
 mod vector;
@@ -111,17 +111,17 @@ pub unsafe fn sendfile(
 /// The descriptor is about to be used in a way that hooks cannot follow: its stream goes back to
 /// TCP for good, counted under `reason`. Returns when the kernel's socket is the only path.
 pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
-    unserved::used(fd, reason, unserved::Use::Any);
+    raw_use::used(fd, reason, raw_use::Use::Any);
 }
 /// As [`raw_use`], by a call that reads alone: it does not wait for the peer to read.
 pub fn raw_read(fd: c_int, reason: sluice_stats::Reason) {
-    unserved::used(fd, reason, unserved::Use::Reading);
+    raw_use::used(fd, reason, raw_use::Use::Reading);
 }
 
 /// Before `splice` to a tracked descriptor: as [`raw_use`], but where it may not wait it fails
 /// instead.
 pub fn splice(e: Entry, fd: c_int, waits_not: bool) -> Verdict {
-    unserved::spliced(e, fd, waits_not)
+    raw_use::spliced(e, fd, waits_not)
 }
 
 /// A message with descriptors leaves by a Unix socket: each of them that is tracked is demoted
@@ -130,26 +130,26 @@ pub fn splice(e: Entry, fd: c_int, waits_not: bool) -> Verdict {
 /// `msg` is that of a C caller.
 pub unsafe fn passing_descriptors(msg: *const msghdr) {
     // SAFETY: passed on.
-    unsafe { sluice_sockets::passing::leaving(msg) };
+    unsafe { sluice_sockets::scm_rights::leaving(msg) };
 }
 /// A message arrived: numbers it brought may be stale in the table.
 /// # Safety
 /// `msg` is that of a C caller, filled by the kernel.
 pub unsafe fn received_descriptors(msg: *const msghdr) {
     // SAFETY: passed on.
-    unsafe { sluice_sockets::passing::arrived(msg) };
+    unsafe { sluice_sockets::scm_rights::arrived(msg) };
 }
 
 // --- a socket's life ---
 
 /// `socket()` returned `fd`.
 pub fn socket_created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
-    life::created(fd, domain, kind, protocol);
+    descriptors::created(fd, domain, kind, protocol);
 }
 /// Any call that makes descriptors returned `fd` (open, pipe, eventfd, ...): clears a stale entry.
 #[inline]
 pub fn fd_created(fd: c_int) {
-    life::renumbered(fd);
+    descriptors::renumbered(fd);
 }
 /// Before the real `connect()`: with AF_UNSPEC on a connected socket it dissolves the connection.
 /// # Safety
@@ -165,43 +165,43 @@ pub unsafe fn before_connect(e: Entry, fd: c_int, addr: *const libc::sockaddr, l
     // SAFETY: the caller gave at least the family, and it is not certain to be missing.
     let family = unsafe { core::ptr::read_unaligned(addr.cast::<libc::sa_family_t>()) };
     if i32::from(family) == libc::AF_UNSPEC {
-        life::before_disconnect(sock);
+        descriptors::before_disconnect(sock);
     }
 }
 /// `connect()` on `fd` returned 0, or -1 with this errno.
 pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
-    life::connected(fd, ret, errno);
+    descriptors::connected(fd, ret, errno);
 }
 /// `listen()` on `fd` succeeded.
 pub fn listening(fd: c_int) {
-    life::listening(fd);
+    descriptors::listening(fd);
 }
 /// `accept()` on `listener` returned `fd`.
 pub fn accepted(listener: c_int, fd: c_int) {
-    life::accepted(listener, fd);
+    descriptors::accepted(listener, fd);
 }
 /// `shutdown`: served here where bytes are still being sent again, which the end must follow.
 pub fn shutdown(e: Entry, fd: c_int, how: c_int) -> Verdict {
     match e.get::<Sock>() {
-        Some(sock) => life::shutdown(sock, fd, how),
+        Some(sock) => descriptors::shutdown(sock, fd, how),
         None => Verdict::Pass(Pass::NOBODY),
     }
 }
 /// Before the real `close()` of a tracked descriptor.
 pub fn before_close(e: Entry, fd: c_int) {
-    life::before_close(e, fd);
+    descriptors::before_close(e, fd);
 }
 /// Before the real `dup2`/`dup3` replaces `new` by `old` (also moves an internal descriptor out of
 /// the way), unless that is bound to fail.
 pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
-    life::before_replace(old, new, flags);
+    descriptors::before_replace(old, new, flags);
 }
 /// While a `dup2` or `dup3` is made that the hooks have been told of: no descriptor of ours comes
 /// to stand at its number.
 pub use sluice_runtime::own_fds::Placing;
 /// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
 pub fn duped(old: c_int, new: c_int) {
-    life::duped(old, new);
+    descriptors::duped(old, new);
 }
 /// Is `fd` one of our own? Such a number is closed for the program already (`close` gives EBADF).
 #[inline]
@@ -217,7 +217,7 @@ pub fn close_range(
     flags: c_int,
     close: impl FnMut(u32, u32) -> c_int,
 ) -> c_int {
-    life::close_range(first, last, flags, close)
+    descriptors::close_range(first, last, flags, close)
 }
 
 /// After `fcntl(fd, F_SETFL, flags)` succeeded, or `ioctl(fd, FIONBIO)` or `FIOASYNC` (`flags` then
@@ -225,7 +225,7 @@ pub fn close_range(
 pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
     let signals = flags & libc::O_ASYNC != 0;
     let sock = if signals {
-        life::sock_of(e, fd)
+        descriptors::sock_of(e, fd)
     } else {
         e.get::<Sock>()
     };

@@ -8,9 +8,9 @@ use sluice_rendezvous::control;
 use sluice_runtime::credentials;
 use sluice_runtime::{caller, control_thread, fd_table, process, rights, seccomp, thread};
 use sluice_sockets::demote::{self, Which};
-use sluice_sockets::parting::{self, end_before_record};
+use sluice_sockets::linger::{self, end_before_record};
 use sluice_sockets::sock::{self, CALL_BITS, Half, Sock, State};
-use sluice_sockets::{finish, give_up, life, meeting, nap, prefix, report};
+use sluice_sockets::{descriptors, finish, give_up, meeting, nap, prefix, report};
 #[cfg(feature = "verbs")]
 use sluice_sockets::{unread_copy, upgrade, wake};
 use sluice_stats::Reason;
@@ -106,7 +106,7 @@ extern "C" fn before_fork() {
     process::pid();
     seccomp::note_spawn();
     sluice_readiness::before_fork();
-    life::track_fresh();
+    descriptors::track_fresh();
     sluice_sockets::options::shares_listeners();
     control::hold();
     sock::for_all(|sock| {
@@ -198,7 +198,7 @@ extern "C" fn after_fork_child() {
         sluice_sockets::unread_copy::after_fork(sock);
         // The parent keeps it.
         sock.staged.forget();
-        parting::disown(sock);
+        linger::disown(sock);
     });
     for link in shm::all() {
         if link.stream_count() == 0 {
@@ -303,10 +303,10 @@ pub fn exiting() {
     sock::for_all(|sock| {
         let own = |half: &Half| !matches!(half.state(), State::Plain | State::Inherited);
         let ours = own(&sock.rx) || own(&sock.tx);
-        let far = ours && parting::part(sock, Reason::Exit);
-        parting::reset_if_unread(sock, sock.fd.load(Ordering::Relaxed));
+        let far = ours && linger::part(sock, Reason::Exit);
+        linger::reset_if_unread(sock, sock.fd.load(Ordering::Relaxed));
         if ours {
-            parting::part_waiting(sock);
+            linger::part_waiting(sock);
         }
         if far {
             ending.push(sock);
@@ -333,7 +333,7 @@ pub fn sandboxed(reason: Reason) {
         give_up::finish(sock, reason);
         sluice_sockets::unread_copy::awaiting::call_in(sock);
         // The control thread, which would, is about to end.
-        parting::bury(sock, true);
+        linger::bury(sock, true);
     });
     control_thread::stop();
     sluice_rendezvous::expect_nothing();

@@ -17,7 +17,7 @@ use sluice_fabric::shm;
 use sluice_runtime::{control_thread, own_fds, process};
 use sluice_sockets::demote::{self, Which};
 use sluice_sockets::sock::{self, Sock, State};
-use sluice_sockets::{family, finish, give_up};
+use sluice_sockets::{finish, fork_shared, give_up};
 use sluice_stats::Reason;
 
 /// This process has what it inherited.
@@ -66,7 +66,7 @@ pub fn part() {
     control_thread::part_with_parent();
     let mut families = Vec::new();
     sock::for_every(|sock| families.extend(sock.family()));
-    if !family::part(me, families.into_iter()) {
+    if !fork_shared::part(me, families.into_iter()) {
         sock::for_every(Sock::detach_family);
     }
 }

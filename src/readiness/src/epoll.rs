@@ -50,9 +50,9 @@ const LOOKS: u32 = 8;
 
 /// `epoll_create*` returned `fd`.
 pub fn created(fd: c_int) {
-    sluice_sockets::life::renumbered(fd);
+    sluice_sockets::descriptors::renumbered(fd);
     if fd >= 0
-        && sluice_sockets::life::tracking()
+        && sluice_sockets::descriptors::tracking()
         && let Some(set) = set::alloc(fd)
     {
         fd_table::store(fd, Entry::of(set));

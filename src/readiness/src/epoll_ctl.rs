@@ -10,7 +10,7 @@ use sluice_runtime::fd_table::{self, Entry, Kind};
 use sluice_sockets::sock::Sock;
 use sluice_sockets::unread_copy::{self, awaiting};
 use sluice_sockets::verdict::{Error, Pass, Verdict};
-use sluice_sockets::{give_up, life};
+use sluice_sockets::{descriptors, give_up};
 use sluice_stats::Reason;
 
 /// Serves `epoll_ctl`.
@@ -23,10 +23,10 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         if op == libc::EPOLL_CTL_ADD && target != Some(Entry::INTERNAL) {
             // A set that another process made, or one too many: the kernel alone serves it, so the
             // socket stays on TCP.
-            sluice_sockets::unserved::used(
+            sluice_sockets::raw_use::used(
                 fd,
                 Reason::SetElsewhere,
-                sluice_sockets::unserved::Use::Any,
+                sluice_sockets::raw_use::Use::Any,
             );
         }
         return Verdict::Pass(Pass::NOBODY);
@@ -96,7 +96,7 @@ fn mirror(set: &'static Set, (op, fd): (c_int, c_int), target: Option<Entry>, wa
     let mut target = target;
     if target == Some(Entry::FRESH) && op == libc::EPOLL_CTL_ADD {
         // A socket that is registered before connect() is tracked from here on.
-        life::registered_fresh(fd);
+        descriptors::registered_fresh(fd);
         target = fd_table::lookup(fd);
     }
     let Some(sock) = target.and_then(Entry::get::<Sock>) else {

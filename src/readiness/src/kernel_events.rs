@@ -15,8 +15,8 @@
 use core::sync::atomic::Ordering;
 use libc::c_short;
 use sluice_fabric::sys;
+use sluice_sockets::emulated_reset::{self, Resetting};
 use sluice_sockets::events::kernel_ready;
-use sluice_sockets::reset::{self, Resetting};
 use sluice_sockets::sock::Sock;
 use sluice_sockets::{peer_end, remote, tcp};
 use sluice_transport::verbs;
@@ -54,7 +54,7 @@ impl Moment {
 /// Can the kernel's events of a socket without a stream need a correction?
 #[inline]
 pub(super) fn is_any_other() -> bool {
-    verbs::is_used() || reset::is_any()
+    verbs::is_used() || emulated_reset::is_any()
 }
 
 /// May these events come from a record or from a reset?
@@ -82,7 +82,7 @@ fn may_be_reset(sock: &Sock, told: c_short) -> bool {
 pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
     let record = remote::reads_link(sock) || since.is_before_record(sock) || is_low_changed(sock);
     // Of a reset made since the look, the kernel can have told the end alone, or what came before.
-    let is_reset = || is_of_interest(told) && reset::resetting(sock) != Resetting::None;
+    let is_reset = || is_of_interest(told) && emulated_reset::resetting(sock) != Resetting::None;
     told & READ != 0 && record || may_be_reset(sock, told) || is_reset()
 }
 
@@ -103,8 +103,8 @@ pub(super) fn correct(
         told = kernel_ready(sock.fd.load(Ordering::Relaxed), asked);
     }
     let mut hides = remote::hears(sock);
-    reset::let_end(sock);
-    if since.is_before_record(sock) || reset::resetting(sock) == Resetting::Made {
+    emulated_reset::let_end(sock);
+    if since.is_before_record(sock) || emulated_reset::resetting(sock) == Resetting::Made {
         // What was told of room stays: neither a record nor the first step of a reset is about it.
         let room = told & WRITE;
         loop {
@@ -177,7 +177,7 @@ pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
     let end = if far { libc::POLLRDHUP } else { 0 };
     let mut told = whole(sock, kernel_ready(fd, asked | end), asked);
     if is_of_interest(told) {
-        match reset::resetting(sock) {
+        match emulated_reset::resetting(sock) {
             Resetting::None => {}
             Resetting::Begun => told = 0,
             Resetting::Made => told = kernel_ready(fd, asked | end),
@@ -342,7 +342,7 @@ mod tests {
         let all = asked | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         std::thread::scope(|scope| {
             sock.reset_seen.store(true, Ordering::SeqCst);
-            reset::ANY.store(true, Ordering::SeqCst);
+            emulated_reset::ANY.store(true, Ordering::SeqCst);
             let (begun, is_begun) = std::sync::mpsc::channel();
             scope.spawn(move || {
                 let _section = sock.rx.lock.enter().unwrap();
@@ -390,7 +390,7 @@ mod tests {
             link.set_keeper(core::ptr::from_ref(wire) as usize);
             sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
             sock.rx.state.put(State::Link);
-            reset::ANY.store(true, Ordering::SeqCst);
+            emulated_reset::ANY.store(true, Ordering::SeqCst);
             let far = Far {
                 sock,
                 peer,

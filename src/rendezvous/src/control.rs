@@ -15,7 +15,7 @@ use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys;
 use sluice_runtime::{control_thread, own_fds};
 use sluice_sockets::sock::Sock;
-use sluice_sockets::{jobs, life, remote, tell, trim, wake, work};
+use sluice_sockets::{descriptors, jobs, remote, tell, trim, wake, work};
 use sluice_stats::Reason;
 use sluice_transport::verbs;
 
@@ -54,7 +54,7 @@ pub fn serve(set: i32) {
         super::progress();
         super::closer::reap();
         remote::answer_calls();
-        life::make_ends();
+        descriptors::make_ends();
         let jobs_left = work::do_jobs();
         let meetings_left = super::time_left();
         let trims_left = trims.progress();

@@ -8,7 +8,7 @@
 //! Code above asks for the fact that it needs, never for the kind.
 
 use crate::sock::Sock;
-use crate::{PUBLISH, PUBLISH_REMOTE, full};
+use crate::{PUBLISH, PUBLISH_REMOTE, stall_watch};
 use sluice_stats::Transport;
 use sluice_transport::verbs;
 
@@ -50,7 +50,7 @@ static MEMORY: Carrier = Carrier {
     lends: false,
     portion: PUBLISH,
     rest: 0,
-    full_ns: full::FULL_NS,
+    full_ns: stall_watch::FULL_NS,
 };
 
 static QUEUE_PAIR: Carrier = Carrier {
@@ -63,7 +63,7 @@ static QUEUE_PAIR: Carrier = Carrier {
     lends: true,
     portion: PUBLISH_REMOTE,
     rest: PUBLISH_REMOTE / 4,
-    full_ns: full::FULL_REMOTE_NS,
+    full_ns: stall_watch::FULL_REMOTE_NS,
 };
 
 impl Sock {

@@ -1,7 +1,7 @@
 //! Taking a stream back to TCP: from either end, at any moment, without a message and without
 //! waiting.
 
-use crate::family::Family;
+use crate::fork_shared::Family;
 use crate::resend::{self, Resent};
 use crate::sock::{Event, Half, Sock, State};
 use crate::{direct, leave, remote, tell, unread_copy, wake, why};
@@ -327,7 +327,7 @@ pub fn takes_back_inherited(sock: &'static Sock) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parting::leave_to_peer;
+    use crate::linger::leave_to_peer;
     use crate::testing;
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the control thread is to do with sockets: now, later, or when TCP has news.
 
-use crate::full::{Epoch, FULL_REMOTE_NS};
 use crate::sock::Sock;
+use crate::stall_watch::{Epoch, FULL_REMOTE_NS};
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;

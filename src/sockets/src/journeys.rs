@@ -12,7 +12,7 @@ use crate::demote::{self, Which};
 use crate::nap::Nap;
 use crate::sock::{self, Sock, State, role};
 use crate::verdict::{Error, Verdict};
-use crate::{life, observe_passed, recv, resend, send, testing, upgrade, wait};
+use crate::{descriptors, observe_passed, recv, resend, send, testing, upgrade, wait};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libc::{c_int, iovec};
 use sluice_fabric::shm::Link;
@@ -101,7 +101,7 @@ impl End {
     }
 
     fn shutdown(self) {
-        let verdict = life::shutdown(self.sock, self.fd, libc::SHUT_WR);
+        let verdict = descriptors::shutdown(self.sock, self.fd, libc::SHUT_WR);
         if let Verdict::Pass(pass) = verdict {
             // SAFETY: a descriptor of ours.
             observe_passed::finish(pass, unsafe { libc::shutdown(self.fd, libc::SHUT_WR) }
@@ -110,7 +110,7 @@ impl End {
     }
 
     fn close(self) {
-        life::before_close(Entry::of(self.sock), self.fd);
+        descriptors::before_close(Entry::of(self.sock), self.fd);
         // SAFETY: a descriptor of ours.
         unsafe { libc::close(self.fd) };
     }

@@ -5,49 +5,50 @@
     allow(dead_code, reason = "some of it only streams to other hosts use")
 )]
 
+pub mod abort_on_exit;
 pub mod after_tcp;
 pub mod carrier;
 pub mod counts;
 pub mod demote;
+pub mod descriptors;
 #[cfg(feature = "verbs")]
 pub mod digests;
 #[cfg(not(feature = "verbs"))]
 #[path = "no_digests.rs"]
 pub mod digests;
 pub mod direct;
+pub mod emulated_reset;
 pub mod events;
-pub mod family;
 pub mod finish;
-pub mod full;
+pub mod fork_shared;
 pub mod give_up;
 pub mod inodes;
 pub mod jobs;
 #[cfg(test)]
 mod journeys;
 pub mod leave;
-pub mod life;
+pub mod linger;
 pub mod meeting;
 pub mod nap;
 pub mod observe_passed;
 pub mod options;
-pub mod parting;
-pub mod passing;
 pub mod peer_end;
 #[cfg(feature = "verbs")]
 pub mod prefix;
 #[cfg(not(feature = "verbs"))]
 #[path = "unproved.rs"]
 pub mod prefix;
+pub mod raw_use;
 pub mod record;
 pub mod recv;
 pub mod remote;
 pub mod report;
 pub mod resend;
-pub mod reset;
+pub mod scm_rights;
 pub mod send;
 pub mod setsockopt;
 pub mod sock;
-pub mod staged;
+pub mod stall_watch;
 pub mod tcp;
 pub mod tell;
 #[cfg(any(test, feature = "testing"))]
@@ -55,7 +56,6 @@ pub mod testing;
 pub mod trigger;
 pub mod trim;
 pub mod unread_copy;
-pub mod unserved;
 pub mod upgrade;
 pub mod uring;
 pub mod verdict;

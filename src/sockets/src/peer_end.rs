@@ -1,7 +1,7 @@
 //! What becomes of a stream within the host whose peer was killed: what TCP would have made of it.
 
 use crate::sock::{Sock, State, sock_of};
-use crate::{demote, reset, tcp, unread_copy};
+use crate::{demote, emulated_reset, tcp, unread_copy};
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_stats::Reason;
@@ -36,7 +36,7 @@ pub fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally: bool)
             match on_tcp {
                 // One that only lost its control socket lives on, as do relatives that hold its
                 // socket.
-                Some(tcp::CLOSE_WAIT) => drop(reset::make(sock)),
+                Some(tcp::CLOSE_WAIT) => drop(emulated_reset::make(sock)),
                 Some(tcp::ESTABLISHED) if !finally => return false,
                 _ => {}
             }
@@ -101,7 +101,7 @@ fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
         {
             demote::settle_rx(sock, Reason::PeerDied);
             if unread_copy::keep_of_tcp(sock) {
-                let _ = reset::make(sock);
+                let _ = emulated_reset::make(sock);
                 demote::settle_tx(sock, Reason::PeerDied);
             }
         }

@@ -3,9 +3,9 @@
 mod look;
 
 use self::look::{Call, Look};
+use crate::emulated_reset::{self, Resetting};
 use crate::nap::{Nap, Waited};
 use crate::prefix::Way;
-use crate::reset::{self, Resetting};
 use crate::sock::{Sock, State};
 use crate::tcp::{self, AtHand, at_hand};
 use crate::unread_copy::{self, Step, awaiting};
@@ -246,9 +246,9 @@ impl Read<'_> {
             }
             Look::Resetting => {
                 drop(section);
-                reset::let_end(sock);
+                emulated_reset::let_end(sock);
                 // One that is still begun is this thread's own, which a handler has interrupted.
-                let is_own = reset::resetting(sock) == Resetting::Begun;
+                let is_own = emulated_reset::resetting(sock) == Resetting::Begun;
                 is_own.then(|| self.partly(Error::WouldBlock))
             }
             Look::End => {
@@ -267,7 +267,7 @@ impl Read<'_> {
             Look::Failed(e) => {
                 drop(section);
                 // What the next call finds is what stands after it.
-                reset::let_end(sock);
+                emulated_reset::let_end(sock);
                 Some(self.partly(e))
             }
             Look::Kernel => {

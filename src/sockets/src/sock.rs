@@ -13,11 +13,11 @@ pub use self::pool::{OPENED, after_fork, alloc, for_all, for_every, free};
 pub use self::stack::{Place, Stack};
 pub use self::state::{Event, State};
 use self::watcher::Watcher;
+use crate::abort_on_exit::Staged;
 use crate::digests;
 use crate::direct::state::Direct;
-use crate::family::Family;
-use crate::full::Full;
-use crate::staged::Staged;
+use crate::fork_shared::Family;
+use crate::stall_watch::Full;
 use crate::unread_copy::store::UnreadCopy;
 use core::net::SocketAddr;
 use core::sync::atomic::{
@@ -413,7 +413,7 @@ impl Sock {
         if let Some(family) = self.family() {
             return Some(family);
         }
-        let made = crate::family::take(sluice_runtime::process::pid())?;
+        let made = crate::fork_shared::take(sluice_runtime::process::pid())?;
         let raw = core::ptr::from_ref(made).cast_mut();
         match self.family.compare_exchange(
             core::ptr::null_mut(),

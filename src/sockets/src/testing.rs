@@ -7,7 +7,7 @@
 )]
 
 use crate::sock::{self, Sock, State, role};
-use crate::{life, work};
+use crate::{descriptors, work};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::arena::Arena;
@@ -129,7 +129,7 @@ fn serve(set: i32) {
                 work::on_tcp(unsafe { &*sock }, event.events);
             }
         }
-        life::make_ends();
+        descriptors::make_ends();
         timeout = work::do_jobs();
     }
 }

@@ -12,7 +12,7 @@
 //! to the place where bytes are missing gets ECONNRESET: it must not take that for the end of the
 //! stream.
 //!
-//! [`Family::keeps`]: super::family::Family::keeps
+//! [`Family::keeps`]: super::fork_shared::Family::keeps
 
 pub mod awaiting;
 pub mod owed;
@@ -20,7 +20,7 @@ pub mod store;
 
 pub use self::owed::{SOME, is_any_owed, owed_ns, owes};
 
-use crate::family::{Family, Unread};
+use crate::fork_shared::{Family, Unread};
 use crate::sock::{Event, Sock, State, half};
 use crate::tcp;
 use crate::tcp::{AtHand, at_hand};

@@ -2,12 +2,12 @@
 //! what the news of their TCP ask for.
 
 use crate::demote::{self, Which};
-use crate::full::FULL_REMOTE_NS;
 use crate::jobs::{self, Far, Job, Watch};
 use crate::peer_end::lose;
 use crate::resend::{self, Resent};
 use crate::sock::{Sock, State, sock_of};
-use crate::{events, meeting, parting, remote, trigger, trim, wait, wake};
+use crate::stall_watch::FULL_REMOTE_NS;
+use crate::{events, linger, meeting, remote, trigger, trim, wait, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
@@ -149,7 +149,7 @@ pub fn do_jobs() -> Option<u64> {
                 next = Some(next.map_or(left, |n: u64| n.min(left)));
                 return true;
             }
-            parting::bury(sock, *due != 0);
+            linger::bury(sock, *due != 0);
             false
         }
         Job::Lost(link, index, sock, generation, deadline) => {

@@ -4,7 +4,7 @@ use super::{Entry, Pass, Verdict};
 use libc::{c_int, c_void, socklen_t};
 use sluice_runtime::fd_table;
 use sluice_sockets::sock::Sock;
-use sluice_sockets::{counts, life, setsockopt};
+use sluice_sockets::{counts, descriptors, setsockopt};
 
 /// `ioctl` on a tracked descriptor (FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, ...).
 /// # Safety
@@ -30,7 +30,7 @@ pub unsafe fn before_setsockopt(
     // SAFETY: passed on.
     let asked = unsafe { setsockopt::Asked::new(level, name, value, len) };
     setsockopt::sets(&asked);
-    if let Some(sock) = life::sock_of(e, fd) {
+    if let Some(sock) = descriptors::sock_of(e, fd) {
         setsockopt::before_set(sock, fd, asked);
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::demote::{self, Which};
 use crate::direct::{self, Found, Wants};
+use crate::emulated_reset::{self, Resetting};
 use crate::nap::Nap;
-use crate::reset::{self, Resetting};
 use crate::sock::{Event, Sock, State};
 use crate::tcp::{self, AtHand, at_hand};
 use crate::verdict::Error;
@@ -427,10 +427,10 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     if begun && !tcp::has_bytes(fd) {
         return Look::End;
     }
-    if reset::resetting(sock) == Resetting::Begun {
+    if emulated_reset::resetting(sock) == Resetting::Begun {
         return Look::Resetting;
     }
-    let before = reset::resetting(sock);
+    let before = emulated_reset::resetting(sock);
     let mut byte = [0u8; 1];
     // SAFETY: one byte of ours.
     let got = unsafe {
@@ -444,14 +444,15 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     match got {
         Ok(0) => {
             // A FIN without a sealed word: the peer's process died, or this end was shut down.
-            let is_reset = peer_end::died_with_unread(sock) && reset::make(sock);
+            let is_reset = peer_end::died_with_unread(sock) && emulated_reset::make(sock);
             if is_reset || peer_end::died_unended(sock) {
                 // What is written from now on is the kernel's to refuse.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
             }
             // Or another thread has begun one since. (One that had begun before, and is not made,
             // is this thread's, which a handler interrupts.)
-            let is_news = before == Resetting::None && reset::resetting(sock) != Resetting::None;
+            let is_news =
+                before == Resetting::None && emulated_reset::resetting(sock) != Resetting::None;
             if is_reset || is_news {
                 Look::Again
             } else {

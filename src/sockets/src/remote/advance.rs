@@ -10,8 +10,8 @@
 //!                            Link ──left──► Resending (the record first) ──► Plain
 //! ```
 
-use super::hearing::hear_tcp;
 use super::link::{is_remote, of, reads_link};
+use super::record_rx::hear_tcp;
 use super::stream::{follow_tx_locked, given_up, settle_tx, tell_readers};
 use crate::sock::{self, Sock, State};
 use crate::upgrade::{self, Switch};

@@ -1,7 +1,7 @@
 //! A stream to another host that this process inherited: the process whose it is brings it to TCP.
 
 use super::PATIENCE_NS;
-use crate::reset;
+use crate::emulated_reset;
 use crate::sock::{Event, Half, Sock, State};
 use crate::unread_copy::owed;
 use core::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ pub fn claim(sock: &'static Sock, half: &Half) {
                 Level::Info,
                 format_args!("fd {fd} reset: the process whose stream it was did not hand it over"),
             );
-            reset::make_hard(sock);
+            emulated_reset::make_hard(sock);
         }
     }
     // The thread that handed it over has given the kernel the program's own mark, too.

@@ -1,7 +1,7 @@
 //! The end of a send that went, or is to go, straight to a buffer of the peer's.
 
 use super::STARVE_NS;
-use super::handing::finish_within;
+use super::handover::finish_within;
 use super::link::{of, yield_while};
 use super::stream::demote;
 use crate::sock::{Sock, State};

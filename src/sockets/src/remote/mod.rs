@@ -3,44 +3,47 @@
 //! * `link`: what a socket asks of its link.
 //! * `advance`: the switch.
 //! * `stream`, `record`: the way back to TCP.
-//! * `claim`, `handing`: which process goes on with a socket whose stream ends.
-//! * `hearing`: what TCP tells beneath a stream.
-//! * `loan`, `lent`, `land`: the buffer of a waiting recv, lent to the peer, and a send to one.
+//! * `claim`, `handover`: which process goes on with a socket whose stream ends.
+//! * `record_rx`: what TCP tells beneath a stream.
+//! * `advertised_buffer`, `lent`: the buffer of a waiting recv, lent to the peer.
+//! * `land`: the end of a send to such a buffer.
 //!
-//! Without the feature `verbs` there is none, and `none` answers.
+//! Without the feature `verbs` there is none, and `disabled` answers.
 
 #[cfg(feature = "verbs")]
 mod advance;
 #[cfg(feature = "verbs")]
+mod advertised_buffer;
+#[cfg(feature = "verbs")]
 mod claim;
+#[cfg(not(feature = "verbs"))]
+mod disabled;
 #[cfg(feature = "verbs")]
-mod handing;
-#[cfg(feature = "verbs")]
-mod hearing;
+mod handover;
 #[cfg(feature = "verbs")]
 mod land;
 pub mod lent;
 #[cfg(feature = "verbs")]
 mod link;
 #[cfg(feature = "verbs")]
-mod loan;
-#[cfg(not(feature = "verbs"))]
-mod none;
-#[cfg(feature = "verbs")]
 mod record;
+#[cfg(feature = "verbs")]
+mod record_rx;
 #[cfg(feature = "verbs")]
 mod stream;
 
 #[cfg(feature = "verbs")]
 pub use advance::{advance, lost};
 #[cfg(feature = "verbs")]
+pub use advertised_buffer::{
+    Found, back as end_loan, is_any as is_lent, lend, look as look_at_loan, revoke as revoke_loan,
+};
+#[cfg(feature = "verbs")]
 pub use claim::claim;
+#[cfg(not(feature = "verbs"))]
+pub use disabled::*;
 #[cfg(feature = "verbs")]
-pub use handing::{answer_calls, await_return, finish, finish_reading, finish_within, release};
-#[cfg(all(feature = "verbs", any(test, feature = "testing")))]
-pub use hearing::note_removed;
-#[cfg(feature = "verbs")]
-pub use hearing::{has_input, hear_tcp, hears, records, tcp_ended};
+pub use handover::{answer_calls, await_return, finish, finish_reading, finish_within, release};
 #[cfg(feature = "verbs")]
 pub use land::land;
 #[cfg(feature = "verbs")]
@@ -49,13 +52,11 @@ pub use link::{
     wants_more,
 };
 #[cfg(feature = "verbs")]
-pub use loan::{
-    Found, back as end_loan, is_any as is_lent, lend, look as look_at_loan, revoke as revoke_loan,
-};
-#[cfg(not(feature = "verbs"))]
-pub use none::*;
-#[cfg(feature = "verbs")]
 pub use record::{awaits_record, before_resend, may_finish, wants_no_answer};
+#[cfg(all(feature = "verbs", any(test, feature = "testing")))]
+pub use record_rx::note_removed;
+#[cfg(feature = "verbs")]
+pub use record_rx::{has_input, hear_tcp, hears, records, tcp_ended};
 #[cfg(feature = "verbs")]
 pub use stream::{demote, settle_rx, settle_tx};
 

@@ -7,7 +7,7 @@ use super::link::of;
 use super::record::{leave_stream, may_cross};
 use crate::resend::{self, Resent};
 use crate::sock::{Event, Sock, State};
-use crate::{jobs, leave, options, reset, wake, why};
+use crate::{emulated_reset, jobs, leave, options, wake, why};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_stats::Reason;
@@ -104,7 +104,7 @@ pub fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
             sluice_runtime::config::Level::Info,
             format_args!("fd {} reset: {reason:?}", sock.fd.load(Ordering::Relaxed)),
         );
-        reset::make_hard(sock);
+        emulated_reset::make_hard(sock);
         jobs::advance(sock);
     }
     let unread = dir.tx.tail.read().offset != sock.rx.at.load(Ordering::Relaxed);
@@ -117,7 +117,7 @@ pub fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     if dead && drained || open && settled {
         if dead {
             // Nothing that TCP still has is the program's: a part of a record, at most.
-            reset::drop_tcp(sock.fd.load(Ordering::Relaxed));
+            emulated_reset::drop_tcp(sock.fd.load(Ordering::Relaxed));
         }
         finish_rx(sock);
         return true;

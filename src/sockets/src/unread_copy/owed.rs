@@ -1,7 +1,7 @@
 //! How much TCP is to bring that was in a link before, and until when calls wait for it.
 
-use crate::full;
 use crate::sock::Sock;
+use crate::stall_watch;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
 use sluice_transport::verbs;
@@ -10,7 +10,7 @@ use sluice_transport::verbs;
 /// CPU, or be on another host.
 pub fn owed_ns() -> u64 {
     if verbs::is_used() {
-        full::FULL_REMOTE_NS
+        stall_watch::FULL_REMOTE_NS
     } else {
         50_000_000
     }

@@ -1,7 +1,7 @@
 //! Descriptors that travel over Unix sockets (SCM_RIGHTS).
 
 use crate::sock::Sock;
-use crate::{life, options};
+use crate::{descriptors, options};
 use libc::msghdr;
 use sluice_runtime::caller;
 use sluice_runtime::fd_table::{self, Entry};
@@ -60,7 +60,7 @@ pub unsafe fn leaving(msg: *const msghdr) {
             if let Some(family) = sock.and_then(|sock| sock.family()) {
                 family.share_for_good();
             }
-            crate::unserved::used(fd, Reason::Passed, crate::unserved::Use::Any);
+            crate::raw_use::used(fd, Reason::Passed, crate::raw_use::Use::Any);
         });
     }
 }
@@ -71,5 +71,5 @@ pub unsafe fn leaving(msg: *const msghdr) {
 /// `msg` is null or a C caller's, filled by the kernel.
 pub unsafe fn arrived(msg: *const msghdr) {
     // SAFETY: passed on.
-    unsafe { for_each(msg, life::renumbered) };
+    unsafe { for_each(msg, descriptors::renumbered) };
 }

@@ -34,7 +34,7 @@ pub fn used(fd: c_int, reason: Reason, how: Use) {
     } else if entry == Entry::FRESH && reason != Reason::RawSyscall {
         // Given away before it is connected. (A raw call about one that is not says nothing of
         // later ones.)
-        if let Some(sock) = crate::life::sock_of(entry, fd) {
+        if let Some(sock) = crate::descriptors::sock_of(entry, fd) {
             give_up::finish(sock, reason);
         }
     } else if let Some(set) = entry.get::<Watcher>() {

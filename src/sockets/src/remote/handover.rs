@@ -9,7 +9,7 @@ use super::link::{is_held, is_remote, of};
 use super::record::awaits_record;
 use super::stream::demote;
 use crate::sock::{self, Sock, State};
-use crate::{family, tcp};
+use crate::{fork_shared, tcp};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -18,12 +18,12 @@ use sluice_stream::record::Leave;
 /// By the control thread: streams that relatives want are brought to TCP.
 pub fn answer_calls() {
     static SEEN: AtomicU32 = AtomicU32::new(0);
-    let calls = family::calls();
+    let calls = fork_shared::calls();
     if SEEN.swap(calls, Ordering::Relaxed) == calls {
         return;
     }
     sock::for_all(|sock| {
-        if is_remote(sock) && sock.family().is_some_and(family::Family::is_wanted) {
+        if is_remote(sock) && sock.family().is_some_and(fork_shared::Family::is_wanted) {
             demote(sock, Reason::Fork);
         }
     });

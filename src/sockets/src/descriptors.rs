@@ -1,7 +1,7 @@
 //! From socket() to the last close().
 
 use crate::demote::{self, Which};
-use crate::parting::{self, end_before_record, goes_on, linger, part, reset_if_unread, withdraw};
+use crate::linger::{self, end_before_record, goes_on, linger, part, reset_if_unread, withdraw};
 use crate::resend::{self, Resent};
 use crate::sock::watcher::{self, Watcher};
 use crate::sock::{self, Known, Sock, State, half, role};
@@ -349,7 +349,7 @@ pub fn before_disconnect(sock: &'static Sock) {
     sock.let_sections_end();
     if sock.is_accelerated() {
         crate::remote::deliver(sock);
-        parting::leave_to_peer(sock, Reason::Disconnected);
+        linger::leave_to_peer(sock, Reason::Disconnected);
     }
     if let Ok(_section) = sock.rx.lock.enter() {
         unread_copy::renounce(sock);
@@ -414,7 +414,7 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
         // that, and its registrations with it.
         withdraw(sock, fd);
     }
-    parting::leave_and_free(sock);
+    linger::leave_and_free(sock);
 }
 
 fn adopt_other_number(sock: &'static Sock, gone: c_int) {

@@ -190,7 +190,7 @@ impl EpollState {
     }
 
     /// Bytes in this registration's ring are not told, since earlier ones come by TCP.
-    pub fn defer(&mut self, index: u32) {
+    pub(crate) fn defer(&mut self, index: u32) {
         if let Some(reg) = self.registrations.get_mut(index as usize)
             && !core::mem::replace(&mut reg.deferred, true)
         {
@@ -199,7 +199,7 @@ impl EpollState {
     }
 
     /// The kernel told of an event with this data: its deferred registrations are looked at again.
-    pub fn come_back(&mut self, data: u64) {
+    pub(crate) fn come_back(&mut self, data: u64) {
         if self.deferred.is_empty() {
             return;
         }
@@ -224,7 +224,7 @@ impl EpollState {
 
     /// Queues deferred registrations that have something to read by now: the program may have read
     /// TCP's bytes without waiting for them.
-    pub fn requeue_deferred(&mut self) {
+    pub(crate) fn requeue_deferred(&mut self) {
         let mut at = 0;
         while let Some(&index) = self.deferred.get(at) {
             let reads = |sock| events::of_stream(sock) & events::READABLE != 0;
@@ -314,7 +314,7 @@ impl EpollState {
     }
 
     /// The registrations of a socket.
-    pub fn of_sock(&self, sock: &Sock) -> impl Iterator<Item = u32> + use<'_> {
+    pub(crate) fn of_sock(&self, sock: &Sock) -> impl Iterator<Item = u32> + use<'_> {
         let mut i = self.by_sock.get(&key(sock)).copied().unwrap_or(NONE);
         core::iter::from_fn(move || {
             let reg = self.registrations.get(i as usize)?;
@@ -346,13 +346,13 @@ impl EpollState {
     }
 
     /// Is there one registration with this data, and no more?
-    pub fn is_sole(&self, data: u64) -> bool {
+    pub(crate) fn is_sole(&self, data: u64) -> bool {
         let mut all = self.with_data(data);
         all.next().is_some() && all.next().is_none()
     }
 
     /// The sockets of the registrations with this data, and the events that these ask for.
-    pub fn asked_with_data(
+    pub(crate) fn asked_with_data(
         &self,
         data: u64,
     ) -> impl Iterator<Item = (&'static Sock, u32)> + use<'_> {
@@ -362,7 +362,7 @@ impl EpollState {
     }
 
     /// The registrations with this data for which [`Registration::is_ours`] holds.
-    pub fn ours_with_data(&self, data: u64) -> impl Iterator<Item = u32> + use<'_> {
+    pub(crate) fn ours_with_data(&self, data: u64) -> impl Iterator<Item = u32> + use<'_> {
         let is_ours = |at: &u32| {
             self.registrations
                 .get(*at as usize)
@@ -372,7 +372,7 @@ impl EpollState {
     }
 
     /// The socket of a registration has a stream on a link, or none. True: that is a change.
-    pub fn set_adopted(&mut self, at: u32, on: bool) -> bool {
+    pub(crate) fn set_adopted(&mut self, at: u32, on: bool) -> bool {
         let Some(reg) = self.registrations.get_mut(at as usize) else {
             return false;
         };
@@ -485,7 +485,10 @@ impl EpollState {
 
     /// As [`next_ready`](Self::next_ready), but stops at a registration whose writer did something
     /// by TCP before. It stays the first, and the kernel's events are to be told before it.
-    pub fn next_ready_before_tcp(&mut self, left: &mut usize) -> Result<Option<u32>, AfterTcp> {
+    pub(crate) fn next_ready_before_tcp(
+        &mut self,
+        left: &mut usize,
+    ) -> Result<Option<u32>, AfterTcp> {
         let Some(index) = self.next_ready(left) else {
             return Ok(None);
         };
@@ -500,7 +503,7 @@ impl EpollState {
     }
 
     /// The kernel has no more events: the first of the ready list need not wait for any.
-    pub fn kernel_has_told(&mut self) {
+    pub(crate) fn kernel_has_told(&mut self) {
         let next = self.ready.front().copied();
         if let Some(reg) = next.and_then(|index| self.reg(index)) {
             reg.after_tcp = 0;
@@ -508,7 +511,7 @@ impl EpollState {
     }
 
     /// Puts back what [`next_ready`](Self::next_ready) gave, as the first.
-    pub fn queue_first(&mut self, index: u32) {
+    pub(crate) fn queue_first(&mut self, index: u32) {
         if self.enlist(index) {
             self.ready.push_front(index);
         }
@@ -516,7 +519,7 @@ impl EpollState {
 
     /// Queues a registration that the program has just made or changed: it expects to be told of
     /// whatever is ready.
-    pub fn queue_asked(&mut self, index: u32) {
+    pub(crate) fn queue_asked(&mut self, index: u32) {
         if let Some(reg) = self.reg(index) {
             reg.room_due = true;
         }
@@ -524,7 +527,7 @@ impl EpollState {
     }
 
     /// The peer may have made space in the ring: each registration of the socket is to tell of it.
-    pub fn owe_room(&mut self, sock: &Sock) {
+    pub(crate) fn owe_room(&mut self, sock: &Sock) {
         let mut i = self.by_sock.get(&key(sock)).copied().unwrap_or(NONE);
         while let Some(reg) = self.registrations.get_mut(i as usize) {
             reg.room_due = true;
@@ -533,7 +536,7 @@ impl EpollState {
     }
 
     /// Takes the first of the ready list. `left` counts down the places that a walk still visits.
-    pub fn next_ready(&mut self, left: &mut usize) -> Option<u32> {
+    pub(crate) fn next_ready(&mut self, left: &mut usize) -> Option<u32> {
         while *left != 0 {
             *left -= 1;
             let index = self.ready.pop_front()?;
@@ -565,7 +568,7 @@ impl EpollState {
     }
 
     /// Takes the marks of all links into the ready list.
-    pub fn take_marks(&mut self) {
+    pub(crate) fn take_marks(&mut self) {
         for at in 0..self.links.len() {
             if let Some(slot) = self.links.get(at).and_then(OnLink::waiter) {
                 slot.take_ready(|stream, is_after| self.queue_stream(at, stream, is_after));

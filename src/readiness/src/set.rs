@@ -549,7 +549,7 @@ impl Set {
     }
 
     /// A link has lost its peer. Bytes that the peer left in the rings are still told of.
-    pub fn drop_link(&'static self, link: &'static Link) {
+    pub(crate) fn drop_link(&'static self, link: &'static Link) {
         let gone = self.with(|state| {
             state.take_marks();
             let at = state

@@ -270,7 +270,7 @@ impl Way {
     }
 
     /// Closes it in a child of a fork: what lies in it stays with the parent's.
-    pub fn close_copy(mut self) {
+    pub(crate) fn close_copy(mut self) {
         drop(self.fd.take());
     }
 }

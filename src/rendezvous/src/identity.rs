@@ -24,7 +24,7 @@ const SO_PASSRIGHTS: i32 = 83;
 static REFUSES: AtomicU32 = AtomicU32::new(0);
 
 /// Does a [prepared](prepare) socket refuse descriptors?
-pub fn refuses_descriptors() -> bool {
+pub(crate) fn refuses_descriptors() -> bool {
     REFUSES.load(Ordering::Relaxed) == 1
 }
 
@@ -191,7 +191,7 @@ impl Claimant {
 }
 
 /// Has a look made at the process of a link.
-pub fn look_over<R>(link: &Link, look: impl FnOnce(Known) -> R) -> R {
+pub(crate) fn look_over<R>(link: &Link, look: impl FnOnce(Known) -> R) -> R {
     link.peer_dir().with_any(|dir| {
         look(Known {
             dir,

@@ -68,7 +68,7 @@ use sluice_sockets::{inodes, tcp, trigger, trim, upgrade};
 use sluice_stats::{Reason, Role};
 
 /// A meeting by name is given up after this time, with or without a visitor.
-pub const NAME_NS: u64 = 200_000_000;
+pub(crate) const NAME_NS: u64 = 200_000_000;
 /// Meetings with a socket of their own at once.
 const PENDING_MAX: usize = 64;
 
@@ -566,7 +566,7 @@ fn discard(link: &'static Link) {
 }
 
 /// The control thread has started: it moves on the meetings that hooks have begun.
-pub fn hand_over_to_control() {
+pub(crate) fn hand_over_to_control() {
     if let Some(_list) = PENDING.lock() {
         watch::tell_control();
     }
@@ -595,7 +595,7 @@ pub fn time_left() -> Option<u64> {
 }
 
 /// A record of a meeting has come over a link.
-pub fn on_link_record(link: &'static Link, message: &Message, sender: Option<Sender>) {
+pub(crate) fn on_link_record(link: &'static Link, message: &Message, sender: Option<Sender>) {
     match message.kind {
         Kind::Ask => ask::on_ask(link, message, sender),
         Kind::Grant => ask::on_grant(link, message, sender),

@@ -79,7 +79,7 @@ impl Pending {
     }
 
     /// Does it go on, so that a new try with this effort is not needed?
-    pub fn goes_on_for(&self, effort: Effort) -> bool {
+    pub(crate) fn goes_on_for(&self, effort: Effort) -> bool {
         let is_enough = !self.is_idle() || self.refuses.is_none() && effort != Effort::Name;
         is_enough && self.is_current() && sys::now_ns() < self.deadline
     }
@@ -100,13 +100,13 @@ impl Pending {
     }
 
     /// Is it the meeting of the other end, in this process, and does that end wait for `look`'s?
-    pub fn is_other_end_of(&self, look: &Look) -> bool {
+    pub(crate) fn is_other_end_of(&self, look: &Look) -> bool {
         self.mirror.inode == look.own
             && matches!(self.stage, Stage::Named { .. } | Stage::Asked(..))
     }
 
     /// Does `answer` belong to the question that this meeting has sent?
-    pub fn is_asked_by(&self, answer: &Message) -> bool {
+    pub(crate) fn is_asked_by(&self, answer: &Message) -> bool {
         self.key == answer.token[0] && self.nonce == answer.echo
     }
 
@@ -115,7 +115,7 @@ impl Pending {
     }
 
     /// The socket at which the peer's next record arrives.
-    pub fn hears_at(&self) -> i32 {
+    pub(crate) fn hears_at(&self) -> i32 {
         match &self.stage {
             Stage::Receiving(porter, _) => porter.raw(),
             _ => self.raw(),
@@ -131,7 +131,7 @@ impl Pending {
 
     /// Does the peer's process run as this user? Then it could also stop this one by a signal, and
     /// is guarded against less.
-    pub fn is_with_same_user(&self) -> bool {
+    pub(crate) fn is_with_same_user(&self) -> bool {
         let claimant = self.claimant.as_ref();
         claimant.is_some_and(Claimant::is_same_user)
     }
@@ -274,17 +274,17 @@ impl Meetings {
     }
 
     /// This socket's meeting, to change. Not its stage and its socket, by which it is listed.
-    pub fn of_mut(&mut self, sock: &Sock) -> Option<&mut Pending> {
+    pub(crate) fn of_mut(&mut self, sock: &Sock) -> Option<&mut Pending> {
         self.by_sock.get_mut(&address(sock))
     }
 
     /// The meeting of the connection with this key.
-    pub fn by_key(&self, key: u64) -> Option<&Pending> {
+    pub(crate) fn by_key(&self, key: u64) -> Option<&Pending> {
         self.by_sock.get(self.by_key.get(&key)?)
     }
 
     /// Takes out the meeting of the connection with this key, if it is `wanted`.
-    pub fn take_by_key(
+    pub(crate) fn take_by_key(
         &mut self,
         key: u64,
         wanted: impl FnOnce(&Pending) -> bool,
@@ -295,7 +295,7 @@ impl Meetings {
     }
 
     /// Takes out the `wanted` ones of the meetings with a socket of their own.
-    pub fn take_with_socket(&mut self, wanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+    pub(crate) fn take_with_socket(&mut self, wanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
         let is_wanted = |at: &&usize| self.by_sock.get(at).is_some_and(&wanted);
         let chosen: Vec<usize> = self.with_socket.iter().filter(is_wanted).copied().collect();
         chosen
@@ -305,7 +305,7 @@ impl Meetings {
     }
 
     /// Takes out the `wanted` ones of all meetings.
-    pub fn take_all(&mut self, wanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+    pub(crate) fn take_all(&mut self, wanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
         let of = self.by_sock.iter().filter(|(_, p)| wanted(p));
         let chosen: Vec<usize> = of.map(|(&at, _)| at).collect();
         chosen
@@ -315,7 +315,7 @@ impl Meetings {
     }
 
     /// The meetings with a socket of their own.
-    pub fn with_socket(&self) -> impl Iterator<Item = &Pending> {
+    pub(crate) fn with_socket(&self) -> impl Iterator<Item = &Pending> {
         self.with_socket
             .iter()
             .filter_map(|at| self.by_sock.get(at))

@@ -14,4 +14,4 @@ pub const fn progress() -> Option<u64> {
 pub const fn on_event(_: u64) {}
 pub const fn after_fork() {}
 pub const fn hold() {}
-pub const fn release_hold() {}
+pub(crate) const fn release_hold() {}

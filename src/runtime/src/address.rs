@@ -12,7 +12,7 @@ pub fn name(fd: i32, peer: bool) -> Option<SocketAddr> {
 
 /// A socket's address as the standard library's type.
 #[must_use]
-pub fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+pub(crate) fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let at = core::ptr::from_ref(storage);
     match i32::from(storage.ss_family) {
         libc::AF_INET => {

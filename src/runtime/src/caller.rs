@@ -16,7 +16,7 @@ const PAGE: usize = 4096;
 /// Where a user's addresses begin: nothing is mapped in the first page.
 pub const FIRST: usize = 4096;
 /// Where they end.
-pub const TOP: usize = 1 << 47;
+pub(crate) const TOP: usize = 1 << 47;
 
 /// Can this range be a user's at all? Not in the first page, not in the kernel's half: the kernel
 /// says EFAULT. Whether a plausible range is mapped is asked by [`can_read`] and its kin for what

@@ -22,7 +22,7 @@ static SERVE: AtomicUsize = AtomicUsize::new(0);
 
 /// What an event of the set is about, in the top byte: this thread is to look at what there is to
 /// do.
-pub const WOKEN: u64 = 1 << 56;
+pub(crate) const WOKEN: u64 = 1 << 56;
 /// Meetings.
 pub const MEETING: u64 = 2 << 56;
 /// A link, whose address lies below.

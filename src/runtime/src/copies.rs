@@ -52,7 +52,7 @@ fn first_mark() -> *const *const Root {
 }
 
 /// Calls `then` with the files of the copy that works and of this one, as the loader names them.
-pub fn with_files(then: impl FnOnce(&[u8], &[u8])) {
+pub(crate) fn with_files(then: impl FnOnce(&[u8], &[u8])) {
     then(
         file_of(first_mark().cast()),
         file_of((&raw const KNOWN).cast()),

@@ -36,7 +36,7 @@ pub fn ids_change() {
 }
 
 /// The last number of a line of /proc/self/status; hexadecimal for the capability sets.
-pub fn own_number(name: &[u8]) -> Option<u64> {
+pub(crate) fn own_number(name: &[u8]) -> Option<u64> {
     Status::own()?.number(name)
 }
 
@@ -80,7 +80,7 @@ impl Status {
 
     /// Is the process in the namespace of process ids that this /proc is of, and in none below it?
     /// It has one number then.
-    pub fn is_in_this_proc(&self) -> bool {
+    pub(crate) fn is_in_this_proc(&self) -> bool {
         self.words(b"NSpid:").is_some_and(|ids| ids.count() == 1)
     }
 }

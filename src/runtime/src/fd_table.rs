@@ -90,7 +90,7 @@ impl Entry {
 
     /// Is it a socket with a connection?
     #[must_use]
-    pub fn is_sock(self) -> bool {
+    pub(crate) fn is_sock(self) -> bool {
         self.kind() == Kind::Sock
     }
 

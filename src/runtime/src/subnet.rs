@@ -63,7 +63,7 @@ impl Subnet {
 }
 
 /// `SUBNET=SUBNET`, the second with room for the addresses of the first.
-pub fn parse_pair(text: &str) -> Option<(Subnet, Subnet)> {
+pub(crate) fn parse_pair(text: &str) -> Option<(Subnet, Subnet)> {
     let (from, to) = text.split_once('=')?;
     let (from, to) = (Subnet::parse(from)?, Subnet::parse(to)?);
     let rest = |s: Subnet| number(s.first).1 - u32::from(s.bits);

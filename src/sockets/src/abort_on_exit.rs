@@ -54,7 +54,7 @@ impl Staged {
 
     /// Under the tx lock: nothing waits any more, or the program is about to ask for the option, or
     /// to set it.
-    pub fn unstage(&self, fd: i32) {
+    pub(crate) fn unstage(&self, fd: i32) {
         if self.phase.swap(NOTHING, Ordering::Relaxed) == WAITS {
             sys::set_linger(fd, self.own_linger());
         }

@@ -26,7 +26,7 @@ static TURN: Turn = Turn::new();
 
 /// This process is about to do something by TCP, or just did, that another of this host may hear
 /// of. Without links it makes no marks that could come after that.
-pub fn acts_by_tcp() {
+pub(crate) fn acts_by_tcp() {
     if meeting::has_links() {
         TURN.acts(0);
     }
@@ -35,7 +35,7 @@ pub fn acts_by_tcp() {
 /// As [`acts_by_tcp`], on this connection. One that will never come to a link has no reader that
 /// would heed it.
 #[inline]
-pub fn acts_on(sock: &Sock) {
+pub(crate) fn acts_on(sock: &Sock) {
     if meeting::has_links()
         && sock.next_try.load(Ordering::Relaxed) != u64::MAX
         && sock.pinned.load(Ordering::Relaxed) == 0

@@ -129,7 +129,7 @@ pub fn unread(sock: &'static Sock) -> u64 {
 /// Bytes that SIOCOUTQ adds to the kernel's. What lies in the ring has reached the peer: TCP would
 /// have had it acknowledged, until its window closes; so a full ring counts, and so do bytes that
 /// are being sent again.
-pub fn unsent(sock: &'static Sock) -> u64 {
+pub(crate) fn unsent(sock: &'static Sock) -> u64 {
     let Ok(_section) = sock.tx.lock.enter() else {
         return 0;
     };

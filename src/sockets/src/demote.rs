@@ -166,7 +166,7 @@ pub fn is_sealed(half: &Half) -> bool {
 
 /// Before this end's FIN, by whichever way its bytes go: tells the peer that this is no killed
 /// process. Called after the shut half is noted, which a stream that comes up meanwhile looks at.
-pub fn tell_end(sock: &'static Sock) {
+pub(crate) fn tell_end(sock: &'static Sock) {
     if sock.carrier().ends_by_record {
         return;
     }
@@ -187,7 +187,7 @@ pub fn tell_end(sock: &'static Sock) {
 
 /// The peer may have taken the stream back to TCP, and nobody has looked at it here since: what it
 /// does not send again is the copy's.
-pub fn follow_rx(sock: &'static Sock) {
+pub(crate) fn follow_rx(sock: &'static Sock) {
     if sock.rx.state() == State::Plain {
         return;
     }
@@ -204,7 +204,7 @@ pub fn follow_rx(sock: &'static Sock) {
 }
 
 /// As [`follow_rx`]: what the peer has not read goes by TCP.
-pub fn follow_tx(sock: &'static Sock) {
+pub(crate) fn follow_tx(sock: &'static Sock) {
     if sock.tx.state() == State::Plain {
         return;
     }
@@ -224,7 +224,7 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
 
 /// The same, where a reader has shut both halves down: what was written from `since` on is to meet
 /// its kernel.
-pub fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) -> Resent {
+pub(crate) fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) -> Resent {
     let Some(dir) = sock.tx.dir() else {
         return Resent::All;
     };
@@ -300,7 +300,7 @@ pub fn abandon(sock: &'static Sock, reason: Reason) {
 }
 
 /// Under the rx lock: this process uses a stream of its parent.
-pub fn inherited_rx(sock: &'static Sock) {
+pub(crate) fn inherited_rx(sock: &'static Sock) {
     if sock.carrier().ends_by_record {
         return remote::claim(sock, &sock.rx);
     }
@@ -308,7 +308,7 @@ pub fn inherited_rx(sock: &'static Sock) {
 }
 
 /// Under the tx lock: this process uses a stream of its parent.
-pub fn inherited_tx(sock: &'static Sock) {
+pub(crate) fn inherited_tx(sock: &'static Sock) {
     if sock.carrier().ends_by_record {
         return remote::claim(sock, &sock.tx);
     }

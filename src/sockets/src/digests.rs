@@ -74,7 +74,7 @@ impl Slot {
     }
 
     /// Nothing is to be proved of this socket any more.
-    pub fn end_both(&self) {
+    pub(crate) fn end_both(&self) {
         self.end(Way::In);
         self.end(Way::Out);
     }
@@ -154,7 +154,7 @@ impl Slot {
     }
 
     /// Both tracks, made if there are none yet; `None` where there is no memory.
-    pub fn tracks_or_make(&self) -> Option<&'static Tracks> {
+    pub(crate) fn tracks_or_make(&self) -> Option<&'static Tracks> {
         let mut at = self.tracks.load(Ordering::Acquire);
         if at.is_null() {
             at = self.make()?;

@@ -99,7 +99,7 @@ pub fn let_end(sock: &Sock) {
 }
 
 /// As [`make`], whatever TCP still holds for us, which is worth nothing.
-pub fn make_hard(sock: &Sock) {
+pub(crate) fn make_hard(sock: &Sock) {
     // What it left on the socket is the program's to see.
     if sock.reset_seen.load(Ordering::Relaxed) {
         return;
@@ -114,7 +114,7 @@ pub fn make_hard(sock: &Sock) {
 }
 
 /// Drops what TCP holds unread. An error stays on the socket.
-pub fn drop_tcp(fd: i32) {
+pub(crate) fn drop_tcp(fd: i32) {
     let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     let drop = || {
         // SAFETY: with MSG_TRUNC nothing is written.

@@ -109,7 +109,7 @@ fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
 
 /// SO_RCVLOWAT was set: what is there may be enough now, and waiters are told, as the kernel
 /// tells (`tcp_set_rcvlowat`).
-pub fn rcvlowat_set(sock: &'static Sock) {
+pub(crate) fn rcvlowat_set(sock: &'static Sock) {
     if !sock.is_accelerated() {
         return;
     }

@@ -47,7 +47,7 @@ impl Patience {
 /// As [`blocking`], for a socket that nobody will read from any more: input that has come,
 /// or comes while we wait, makes an end of it, since TCP answers it by a reset then. False: the
 /// time is over.
-pub fn parting(sock: &'static Sock, patience: Patience) -> bool {
+pub(crate) fn parting(sock: &'static Sock, patience: Patience) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
     let mut events = libc::POLLOUT | libc::POLLIN;
     loop {

@@ -203,7 +203,7 @@ pub fn calls() -> u32 {
 
 impl Family {
     /// The socket's stream to another host is `pid`'s.
-    pub fn is_owned_by(&self, pid: u32) {
+    pub(crate) fn is_owned_by(&self, pid: u32) {
         self.owner.store(pid, Ordering::Relaxed);
         self.handing.store(KEPT, Ordering::SeqCst);
     }
@@ -235,7 +235,7 @@ impl Family {
     }
 
     /// Waits until it is, for at most `ns`: whether the peer sends again what lay unread.
-    pub fn await_handing(&self, ns: u64) -> Option<bool> {
+    pub(crate) fn await_handing(&self, ns: u64) -> Option<bool> {
         let most = sys::timespec(ns);
         // SAFETY: in the shared region.
         let _ = unsafe { sys::futex_wait(self.handing.as_ptr(), WANTED, Some(&most), Ends::NEVER) };
@@ -276,12 +276,12 @@ impl Family {
     /// By a process that takes the stream back and finds that TCP has ended before: none of what
     /// lies unread in the ring comes by it. Before the words tell relatives that the stream is
     /// over.
-    pub fn orphan(&self) {
+    pub(crate) fn orphan(&self) {
         self.visitors.fetch_or(ORPHANED, Ordering::SeqCst);
     }
 
     /// See [`Family::orphan`]; asked after the words.
-    pub fn is_orphaned(&self) -> bool {
+    pub(crate) fn is_orphaned(&self) -> bool {
         self.visitors.load(Ordering::SeqCst) & ORPHANED != 0
     }
 
@@ -408,14 +408,14 @@ impl Family {
 
     /// Starts the count of a re-send at offset `at`; the first caller wins (`at` is never 0 plus
     /// one).
-    pub fn begin_resend(&self, at: u64) {
+    pub(crate) fn begin_resend(&self, at: u64) {
         let _ = self
             .resent
             .compare_exchange(0, at + 1, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Ready for another stream of the same socket, which only this process holds.
-    pub fn begin_stream(&self) {
+    pub(crate) fn begin_stream(&self) {
         self.visitors.store(0, Ordering::SeqCst);
         self.resent.store(0, Ordering::Release);
         self.forget_unread();
@@ -439,7 +439,7 @@ impl Family {
 
     /// By the process that leaves the stream: so much lay unread. Before relatives can find it
     /// left.
-    pub fn leave_unread(&self, unread: Unread) {
+    pub(crate) fn leave_unread(&self, unread: Unread) {
         self.absent
             .store(u32::from(unread.whole), Ordering::Relaxed);
         self.owed.store(unread.owed, Ordering::Relaxed);
@@ -472,7 +472,7 @@ impl Family {
     }
 
     /// The piece was sent up to `at`.
-    pub fn unclaim(&self, at: u64) {
+    pub(crate) fn unclaim(&self, at: u64) {
         self.resent.store(at + 1, Ordering::Release);
         self.resender.store(0, Ordering::Release);
     }

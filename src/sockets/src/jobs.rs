@@ -24,7 +24,7 @@ pub fn unwatch(sock: &'static Sock) {
 }
 
 /// A re-send waits for room in TCP: this thread goes on with it.
-pub fn watch_room(sock: &'static Sock) {
+pub(crate) fn watch_room(sock: &'static Sock) {
     let fd = sock.fd.load(Ordering::Relaxed);
     let data = control_thread::SOCK | core::ptr::from_ref(sock) as u64;
     control_thread::watch_again(fd, WATCHED | libc::EPOLLOUT as u32, data);
@@ -112,12 +112,12 @@ pub fn advance(sock: &'static Sock) {
 }
 
 /// The same in a moment: there is no event for what it waits for.
-pub fn advance_soon(sock: &'static Sock) {
+pub(crate) fn advance_soon(sock: &'static Sock) {
     advance_at(sock, sys::now_ns() + SOON_NS);
 }
 
 /// The same at that time (`sys::now_ns`), or sooner.
-pub fn advance_at(sock: &'static Sock, due: u64) {
+pub(crate) fn advance_at(sock: &'static Sock, due: u64) {
     let generation = sock.generation.load(Ordering::Acquire);
     let Some(mut list) = JOBS.lock() else { return };
     let known = list.iter().any(|job| match job {
@@ -140,7 +140,7 @@ pub fn bury(sock: &'static Sock) {
 }
 
 /// The same at that time (`sys::now_ns`), whatever the peer still has to say.
-pub fn bury_at(sock: &'static Sock, due: u64) {
+pub(crate) fn bury_at(sock: &'static Sock, due: u64) {
     let generation = sock.generation.load(Ordering::Acquire);
     let Some(mut list) = JOBS.lock() else { return };
     list.push(Job::Bury(sock, generation, due));

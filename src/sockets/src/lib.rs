@@ -65,7 +65,7 @@ pub mod why;
 pub mod work;
 
 /// Bytes after which a long transfer publishes, so that the other end copies at the same time.
-pub const PUBLISH: usize = 64 << 10;
+pub(crate) const PUBLISH: usize = 64 << 10;
 /// The same to another host, where a message costs more: its credit comes by half rings, so that
 /// the other half is on its way.
-pub const PUBLISH_REMOTE: usize = 2 * PUBLISH;
+pub(crate) const PUBLISH_REMOTE: usize = 2 * PUBLISH;

@@ -248,7 +248,7 @@ pub(super) fn leave_and_free(sock: &'static Sock) {
 /// A close with unread input: what we wrote stays in the ring for the peer, which drains it and
 /// then sees the reset. Only the reading half's words are fixed, so that the peer's writes reach
 /// the kernel.
-pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
+pub(crate) fn leave_to_peer(sock: &'static Sock, reason: Reason) {
     if sock.carrier().ends_by_record {
         return demote::abandon(sock, reason);
     }

@@ -66,7 +66,7 @@ const AWAKE: Asleep = Asleep {
 
 /// This thread, in the frame of `frame`, is about to sleep on `slot` of `link` and has entered
 /// itself in `waiters`; the link is pinned. False: more sleeps on top of each other than are kept.
-pub fn falls_asleep(
+pub(crate) fn falls_asleep(
     frame: usize,
     link: &'static Link,
     slot: u32,

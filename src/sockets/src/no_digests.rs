@@ -24,7 +24,7 @@ impl Slot {
     pub fn end(&self, _: Way) {}
     /// Nothing to end.
     #[inline(always)]
-    pub fn end_both(&self) {}
+    pub(crate) fn end_both(&self) {}
     /// Nothing to begin.
     #[inline(always)]
     pub fn begin(&self, _: bool) {}

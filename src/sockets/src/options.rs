@@ -11,20 +11,20 @@ use sluice_stats::Reason;
 /// linux/tcp.h and asm-generic/socket.h, where libc lacks them.
 pub(crate) mod name {
     use libc::c_int;
-    pub const TCP_MD5SIG_EXT: c_int = 32;
+    pub(crate) const TCP_MD5SIG_EXT: c_int = 32;
     pub const TCP_ZEROCOPY_RECEIVE: c_int = 35;
-    pub const TCP_AO_ADD_KEY: c_int = 38;
-    pub const TCP_AO_REPAIR: c_int = 42;
-    pub const SO_ATTACH_REUSEPORT_CBPF: c_int = 51;
-    pub const SO_ATTACH_REUSEPORT_EBPF: c_int = 52;
-    pub const SO_TIMESTAMP_NEW: c_int = 63;
-    pub const SO_TIMESTAMPNS_NEW: c_int = 64;
-    pub const SO_TIMESTAMPING_NEW: c_int = 65;
-    pub const SO_RCVTIMEO_NEW: c_int = 66;
-    pub const SO_SNDTIMEO_NEW: c_int = 67;
-    pub const SOL_TLS: c_int = 282;
-    pub const TLS_TX: c_int = 1;
-    pub const TLS_RX: c_int = 2;
+    pub(crate) const TCP_AO_ADD_KEY: c_int = 38;
+    pub(crate) const TCP_AO_REPAIR: c_int = 42;
+    pub(crate) const SO_ATTACH_REUSEPORT_CBPF: c_int = 51;
+    pub(crate) const SO_ATTACH_REUSEPORT_EBPF: c_int = 52;
+    pub(crate) const SO_TIMESTAMP_NEW: c_int = 63;
+    pub(crate) const SO_TIMESTAMPNS_NEW: c_int = 64;
+    pub(crate) const SO_TIMESTAMPING_NEW: c_int = 65;
+    pub(crate) const SO_RCVTIMEO_NEW: c_int = 66;
+    pub(crate) const SO_SNDTIMEO_NEW: c_int = 67;
+    pub(crate) const SOL_TLS: c_int = 282;
+    pub(crate) const TLS_TX: c_int = 1;
+    pub(crate) const TLS_RX: c_int = 2;
 }
 
 /// Why a link cannot honour an option, if it cannot.
@@ -64,7 +64,7 @@ static ANY: AtomicBool = AtomicBool::new(false);
 static FROM_LISTENERS: AtomicBool = AtomicBool::new(false);
 
 /// The program may set options in a way that no hook sees.
-pub fn may_be_set_unseen() {
+pub(crate) fn may_be_set_unseen() {
     ANY.store(true, Ordering::Relaxed);
 }
 
@@ -125,14 +125,14 @@ pub(crate) fn note_tells_unread(sock: &Sock, fd: c_int) {
 
 /// Under the rx lock: what TCP has from here on may be the peer's record, of which the kernel is to
 /// tell though it is less than the program's SO_RCVLOWAT.
-pub fn hold_low(sock: &Sock) {
+pub(crate) fn hold_low(sock: &Sock) {
     if sock.rcvlowat.load(Ordering::Relaxed) > 1 && !sock.low_held.swap(true, Ordering::Relaxed) {
         set_low(sock, 1);
     }
 }
 
 /// Under the rx lock: what TCP has is the program's again.
-pub fn release_low(sock: &Sock) {
+pub(crate) fn release_low(sock: &Sock) {
     if sock.low_held.load(Ordering::Relaxed) {
         set_low(sock, sock.rcvlowat.load(Ordering::Relaxed) as c_int);
         // After that: until then what the kernel tells is looked at.
@@ -142,13 +142,13 @@ pub fn release_low(sock: &Sock) {
 
 /// Under the rx lock: a call is about to sleep that fewer bytes are to wake than the program's
 /// SO_RCVLOWAT, after which alone the kernel tells.
-pub fn wait_below_low(sock: &Sock) {
+pub(crate) fn wait_below_low(sock: &Sock) {
     sock.low_waits.fetch_add(1, Ordering::Relaxed);
     hold_low(sock);
 }
 
 /// Under the rx lock, after [`wait_below_low`] and the sleep.
-pub fn waited_below_low(sock: &Sock) {
+pub(crate) fn waited_below_low(sock: &Sock) {
     let waits = sock.low_waits.load(Ordering::Relaxed).saturating_sub(1);
     sock.low_waits.store(waits, Ordering::Relaxed);
     if waits == 0 && !remote::reads_link(sock) {
@@ -175,7 +175,7 @@ pub(crate) fn note_low(sock: &'static Sock, fd: c_int, asked: c_int) {
 }
 
 /// What the socket has from its listener that a link cannot honour, as far as the kernel tells.
-pub fn inherited_pin(sock: &Sock) -> Option<Reason> {
+pub(crate) fn inherited_pin(sock: &Sock) -> Option<Reason> {
     if !may_have_options(sock) {
         return None;
     }
@@ -212,7 +212,7 @@ const SIOCOUTQNSD: u64 = 0x894b;
 /// MSG_MORE) for a write that goes to the ring instead, or for bytes that lay in the ring for the
 /// reader to see. Setting TCP_NODELAY does so whatever else is set; what the program wants of it
 /// stands afterwards.
-pub fn push_out(sock: &Sock, fd: c_int) {
+pub(crate) fn push_out(sock: &Sock, fd: c_int) {
     if sys::ioctl_int(fd, SIOCOUTQNSD) == Ok(0) {
         return;
     }

@@ -64,12 +64,12 @@ pub fn end_is_told(sock: &'static Sock) -> bool {
 
 /// Under no tx lock: does the kernel have an end of the peer's, and has that left bytes of ours
 /// unread without a word? Then it was killed, and TCP would have answered them by a reset.
-pub fn died_with_unread(sock: &'static Sock) -> bool {
+pub(crate) fn died_with_unread(sock: &'static Sock) -> bool {
     died(sock, left_unread)
 }
 
 /// The same, whatever has been read: what is written from now on TCP would answer by a reset.
-pub fn died_unended(sock: &'static Sock) -> bool {
+pub(crate) fn died_unended(sock: &'static Sock) -> bool {
     died(sock, is_unended)
 }
 

@@ -218,7 +218,7 @@ fn memory_of(way: Way) -> Memory {
 /// # Safety
 /// The arguments are those of a C caller, whose call is counted.
 #[cold]
-pub unsafe fn look_ahead(sock: &'static Sock, iov: *const iovec, count: usize) -> bool {
+pub(crate) unsafe fn look_ahead(sock: &'static Sock, iov: *const iovec, count: usize) -> bool {
     if memory_of(Way::Out) == Memory::Own || seccomp::may_use_system_calls().is_err() {
         return false;
     }
@@ -231,7 +231,7 @@ pub unsafe fn look_ahead(sock: &'static Sock, iov: *const iovec, count: usize) -
 /// # Safety
 /// As there.
 #[cold]
-pub unsafe fn look_ahead_message(sock: &'static Sock, msg: *const msghdr) -> bool {
+pub(crate) unsafe fn look_ahead_message(sock: &'static Sock, msg: *const msghdr) -> bool {
     if memory_of(Way::Out) == Memory::Own || seccomp::may_use_system_calls().is_err() {
         return false;
     }
@@ -351,7 +351,7 @@ pub unsafe fn moved(call: Moved, iov: *const iovec, count: usize) {
 /// # Safety
 /// As [`moved`].
 #[cold]
-pub unsafe fn moved_message(call: Moved, msg: *const msghdr) {
+pub(crate) unsafe fn moved_message(call: Moved, msg: *const msghdr) {
     if let Some(mut feed) = Feed::begin(call) {
         if feed.left != 0 {
             // SAFETY: the caller's promise.
@@ -370,7 +370,7 @@ pub unsafe fn moved_message(call: Moved, msg: *const msghdr) {
 /// # Safety
 /// As [`moved`].
 #[cold]
-pub unsafe fn moved_messages(call: Moved, vec: *const mmsghdr, count: usize) {
+pub(crate) unsafe fn moved_messages(call: Moved, vec: *const mmsghdr, count: usize) {
     let Some(mut feed) = Feed::begin(call) else {
         return;
     };
@@ -393,7 +393,7 @@ pub unsafe fn moved_messages(call: Moved, vec: *const mmsghdr, count: usize) {
 /// # Safety
 /// As [`moved`].
 #[cold]
-pub unsafe fn moved_file(call: Moved, file: c_int, offset: *const off64_t) {
+pub(crate) unsafe fn moved_file(call: Moved, file: c_int, offset: *const off64_t) {
     if let Some(mut feed) = Feed::begin(call) {
         if seccomp::may_use_system_calls().is_ok() {
             let end = if offset.is_null() {

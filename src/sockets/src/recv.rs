@@ -538,7 +538,7 @@ pub(super) fn note_limit(sock: &'static Sock, fd: c_int, nap: &Nap) {
 /// Bytes were read from TCP. Where what this end writes goes by the link no answer acknowledges
 /// them.
 #[inline]
-pub fn came_by_tcp(sock: &Sock) {
+pub(crate) fn came_by_tcp(sock: &Sock) {
     after_tcp::is_answered(sock);
     if sock.tx.state() == State::Link {
         tcp::acknowledge(sock.fd.load(Ordering::Relaxed));

@@ -139,7 +139,7 @@ fn finish_resend(sock: &'static Sock) -> Resent {
 
 /// What TCP takes of a re-send, if there is one. `Lost`: also in a handler that interrupted a send
 /// of the same socket.
-pub fn resend_now(sock: &'static Sock) -> Resent {
+pub(crate) fn resend_now(sock: &'static Sock) -> Resent {
     let Ok(_section) = sock.tx.lock.enter() else {
         return Resent::Lost;
     };
@@ -151,7 +151,7 @@ pub fn resend_now(sock: &'static Sock) -> Resent {
 }
 
 /// Under the tx lock: bytes of a connection that lingers are lost. It ends by a reset.
-pub fn lose_rest(sock: &'static Sock) {
+pub(crate) fn lose_rest(sock: &'static Sock) {
     sys::set_linger(sock.fd.load(Ordering::Relaxed), Some(0));
     if sock.tx.state() == State::Resending {
         finish_resend(sock);
@@ -159,7 +159,7 @@ pub fn lose_rest(sock: &'static Sock) {
 }
 
 /// What is left of a re-send is not sent: the connection is to be reset, or nobody can read it.
-pub fn abandon_rest(sock: &'static Sock) {
+pub(crate) fn abandon_rest(sock: &'static Sock) {
     if sock.tx.state() == State::Resending
         && let Ok(_section) = sock.tx.lock.enter()
         && sock.tx.state() == State::Resending

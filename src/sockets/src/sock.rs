@@ -46,9 +46,9 @@ pub mod half {
     /// `SHUT_RD`.
     pub const READING: u8 = 1;
     /// `SHUT_WR`.
-    pub const WRITING: u8 = 2;
+    pub(crate) const WRITING: u8 = 2;
     /// `SHUT_RDWR`.
-    pub const BOTH: u8 = READING | WRITING;
+    pub(crate) const BOTH: u8 = READING | WRITING;
 }
 
 /// Epoll sets that one socket can be in while accelerated.
@@ -98,7 +98,7 @@ pub struct Half {
 }
 
 /// One call in the kernel, in [`Half::calls`].
-pub const CALL: u64 = 1;
+pub(crate) const CALL: u64 = 1;
 /// Bits below the byte count in [`Half::calls`].
 pub const CALL_BITS: u32 = 16;
 
@@ -120,13 +120,13 @@ impl Half {
     }
     /// A call is on its way to the kernel. SeqCst: see [`Half::calls`].
     #[inline]
-    pub fn call_begins(&self) {
+    pub(crate) fn call_begins(&self) {
         self.calls.fetch_add(CALL, Ordering::SeqCst);
     }
     /// It is over, and has moved `n` bytes: one step, so that nobody finds the call gone and its
     /// bytes not counted.
     #[inline]
-    pub fn call_ends(&self, n: u64) {
+    pub(crate) fn call_ends(&self, n: u64) {
         self.calls
             .fetch_add((n << CALL_BITS).wrapping_sub(CALL), Ordering::SeqCst);
         if n != 0 {
@@ -137,7 +137,7 @@ impl Half {
     }
     /// Counts bytes that the kernel has moved.
     #[inline]
-    pub fn add_kernel_bytes(&self, n: u64) {
+    pub(crate) fn add_kernel_bytes(&self, n: u64) {
         self.calls.fetch_add(n << CALL_BITS, Ordering::Relaxed);
     }
     /// The state, for a decision that the lock will confirm.
@@ -165,13 +165,13 @@ impl Half {
         (!base.is_null()).then(|| unsafe { Ring::new(base, self.ring_len.load(Ordering::Relaxed)) })
     }
     /// Sets the ring.
-    pub fn set_ring(&self, ring: Ring) {
+    pub(crate) fn set_ring(&self, ring: Ring) {
         let [(base, _), _] = ring.pieces(0, ring.len());
         self.ring_len.store(ring.len() as u32, Ordering::Relaxed);
         self.ring_base.store(base, Ordering::Relaxed);
     }
     /// Tells `sluice stat` of the ring that is in use now.
-    pub fn show_ring(&self, to: &sluice_stats::Direction) {
+    pub(crate) fn show_ring(&self, to: &sluice_stats::Direction) {
         if let (Some(dir), Some(ring)) = (self.dir(), self.ring()) {
             let words = [&dir.tx.tail, &dir.rx.head];
             to.holds_ring(
@@ -437,7 +437,7 @@ impl Sock {
     }
 
     /// Sets the stream in use.
-    pub fn set_stream(&self, link: &'static Link, index: u32) {
+    pub(crate) fn set_stream(&self, link: &'static Link, index: u32) {
         self.index.store(index, Ordering::Relaxed);
         self.link
             .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
@@ -452,7 +452,7 @@ impl Sock {
     }
 
     /// Takes the stream out: the caller leaves it on the link.
-    pub fn take_stream(&self) -> Option<(&'static Link, u32)> {
+    pub(crate) fn take_stream(&self) -> Option<(&'static Link, u32)> {
         let link = self.link.swap(core::ptr::null_mut(), Ordering::AcqRel);
         // SAFETY: null, or a leaked link.
         let link = unsafe { link.as_ref() }?;
@@ -471,7 +471,7 @@ impl Sock {
     /// `fd` if it still is the socket's, else a number that is: another thread may close one, while
     /// a dup lives, under a call that began by it.
     #[inline]
-    pub fn valid_number(&'static self, fd: i32) -> i32 {
+    pub(crate) fn valid_number(&'static self, fd: i32) -> i32 {
         if fd_table::lookup(fd) == Some(Entry::of(self)) {
             fd
         } else {
@@ -487,7 +487,7 @@ impl Sock {
     /// Is a read or write of the program non-blocking by O_NONBLOCK? The flag belongs to the open
     /// file, which relatives share: with one of those about, the kernel is asked.
     #[inline]
-    pub fn is_nonblocking(&self, fd: i32) -> bool {
+    pub(crate) fn is_nonblocking(&self, fd: i32) -> bool {
         match self.nonblock.load(Ordering::Relaxed) & ASKED {
             BLOCKS => false,
             BLOCKS_NOT => true,
@@ -497,12 +497,12 @@ impl Sock {
 
     /// May a call with these flags wait?
     #[inline]
-    pub fn may_wait(&self, fd: i32, flags: i32) -> bool {
+    pub(crate) fn may_wait(&self, fd: i32, flags: i32) -> bool {
         flags & libc::MSG_DONTWAIT == 0 && !self.is_nonblocking(fd)
     }
 
     /// Was the other end looked for, so that the control thread has calls to make about this one?
-    pub fn was_sought(&self) -> bool {
+    pub(crate) fn was_sought(&self) -> bool {
         self.key.load(Ordering::Relaxed) != 0
     }
 
@@ -536,7 +536,7 @@ impl Sock {
     }
 
     /// A direction has switched: counted once per stream.
-    pub fn note_upgraded(&self, by: Transport) {
+    pub(crate) fn note_upgraded(&self, by: Transport) {
         if !self.upgraded.swap(true, Ordering::Relaxed) {
             self.conn().upgraded(by);
             self.tell_upgraded(match by {
@@ -675,7 +675,7 @@ impl Known {
     }
 
     /// Did the program shut the socket's writing half down?
-    pub fn was_shut(self) -> bool {
+    pub(crate) fn was_shut(self) -> bool {
         self.sock.shut_in.load(Ordering::Acquire) == self.generation.wrapping_add(1)
     }
 

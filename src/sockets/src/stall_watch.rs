@@ -18,9 +18,9 @@ use sluice_fabric::words::OFFSET_MAX;
 /// A full ring whose reader does not read for this long is demoted: TCP takes megabytes more, and a
 /// program may count on that. A reader that only waits for its disk, or its CPU, should not be
 /// taken for one.
-pub const FULL_NS: u64 = 50_000_000;
+pub(crate) const FULL_NS: u64 = 50_000_000;
 /// The same of a reader on another host, whose credit has a way to go.
-pub const FULL_REMOTE_NS: u64 = 200_000_000;
+pub(crate) const FULL_REMOTE_NS: u64 = 200_000_000;
 
 /// See the [module](self). From the lowest bit on: which threads know ([`TOLD`], [`WATCHED`]), what
 /// the reader had read when the ring was last found full, plus one (0: it was not), and of which

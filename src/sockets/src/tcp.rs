@@ -123,7 +123,7 @@ pub struct Input {
 
 /// The same, where this program's hooks have read so many bytes: if no more have come, all were
 /// read, and by them.
-pub fn input_after(fd: i32, read: u64) -> Option<Input> {
+pub(crate) fn input_after(fd: i32, read: u64) -> Option<Input> {
     let info = info(fd)?;
     if info.bytes_received == read {
         return Some(Input {
@@ -169,7 +169,7 @@ pub fn unread(fd: i32) -> u64 {
 /// Has the kernel acknowledge what was read, unless it has: an answer by TCP would, and this one
 /// goes by the link. A peer that writes a little by TCP now would have it held back for that
 /// (Nagle's rule, RFC 9293, 3.7.4) until the kernel acknowledges on its own, up to 40 ms later.
-pub fn acknowledge(fd: i32) {
+pub(crate) fn acknowledge(fd: i32) {
     /// At once what is due (`__tcp_sock_set_quickack` of Linux, where only odd numbers last). The
     /// kernel finds out anew how soon it acknowledges what comes later.
     const ONCE: i32 = 2;
@@ -178,7 +178,7 @@ pub fn acknowledge(fd: i32) {
 
 /// As [`acknowledge`], and what comes during `wait` as soon as it does: the peer's window opens by
 /// that.
-pub fn while_acknowledging(fd: i32, wait: impl FnOnce()) {
+pub(crate) fn while_acknowledging(fd: i32, wait: impl FnOnce()) {
     let set = |on: i32| sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &on);
     let was = sys::getsockopt::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK);
     let _ = set(1);
@@ -228,7 +228,7 @@ pub struct SendBuffer {
 }
 
 /// See [`SendBuffer`]; `None`: it is no socket.
-pub fn send_buffer(fd: i32) -> Option<SendBuffer> {
+pub(crate) fn send_buffer(fd: i32) -> Option<SendBuffer> {
     if let Ok([_, _, _, size, _, used]) =
         sys::getsockopt::<Meminfo>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO)
     {
@@ -244,7 +244,7 @@ pub fn send_buffer(fd: i32) -> Option<SendBuffer> {
 
 /// Has TCP bytes, an end or an error to tell? Asks without taking the error. `has_mark`: it has an
 /// SO_RCVLOWAT, below which `poll` says nothing.
-pub fn speaks(fd: c_int, has_mark: bool) -> bool {
+pub(crate) fn speaks(fd: c_int, has_mark: bool) -> bool {
     sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) != Ok(0) || has_mark && has_bytes(fd)
 }
 
@@ -260,7 +260,7 @@ pub enum AtHand {
 }
 
 /// Looks without taking anything.
-pub fn at_hand(fd: c_int) -> AtHand {
+pub(crate) fn at_hand(fd: c_int) -> AtHand {
     if has_bytes(fd) {
         AtHand::Bytes
     } else if sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) == Ok(0) {
@@ -282,7 +282,11 @@ pub fn has_bytes(fd: c_int) -> bool {
 ///
 /// # Safety
 /// The caller's buffers.
-pub unsafe fn recv_now(fd: c_int, cursor: &Cursor, flags: c_int) -> Result<usize, sys::Errno> {
+pub(crate) unsafe fn recv_now(
+    fd: c_int,
+    cursor: &Cursor,
+    flags: c_int,
+) -> Result<usize, sys::Errno> {
     let mut room = [iovec {
         iov_base: core::ptr::null_mut(),
         iov_len: 0,

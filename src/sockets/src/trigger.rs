@@ -42,7 +42,7 @@ const UPGRADE: u64 = 2 << 20;
 const LOOKS: u64 = UPGRADE / 8;
 /// A call that writes so much more than was paid looks for the other end first: by a link it is
 /// over sooner, also where the two have to meet.
-pub const LARGE: usize = 3 << 19;
+pub(crate) const LARGE: usize = 3 << 19;
 
 /// A connection that may leave TCP is opened.
 pub fn begin(sock: &Sock) {
@@ -50,7 +50,7 @@ pub fn begin(sock: &Sock) {
 }
 
 /// Stream offset of the first try.
-pub fn first_try() -> u64 {
+pub(crate) fn first_try() -> u64 {
     match config().upgrade {
         Upgrade::Auto if meeting::has_links() => 1,
         Upgrade::Auto => GRID,
@@ -156,7 +156,7 @@ fn plan(sock: &Sock, at: u64, offset: u64, has_read: bool) -> (u64, Option<Effor
 /// for the other end before, at whatever offset, once for a connection. The other end comes to the
 /// name, since it looks at the next offset of the grid.
 #[cold]
-pub fn before_large(sock: &'static Sock, bytes: usize) {
+pub(crate) fn before_large(sock: &'static Sock, bytes: usize) {
     let ahead = bytes as u64;
     let is_due = match config().upgrade {
         Upgrade::Auto => paid(sock) + ahead >= LARGE as u64,
@@ -253,7 +253,7 @@ pub fn put_off(sock: &Sock) {
 
 /// After a demotion: when to try again. The ends need not agree: both know the link by which they
 /// meet, and the end that is asked over it grants at once.
-pub fn rearm(sock: &'static Sock) {
+pub(crate) fn rearm(sock: &'static Sock) {
     if sock.pinned.load(Ordering::Relaxed) != 0 || config().upgrade == Upgrade::Off {
         return;
     }

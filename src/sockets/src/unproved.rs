@@ -29,14 +29,14 @@ pub struct Moved {
 /// # Safety
 /// None needed.
 #[inline(always)]
-pub unsafe fn look_ahead(_: &'static Sock, _: *const iovec, _: usize) -> bool {
+pub(crate) unsafe fn look_ahead(_: &'static Sock, _: *const iovec, _: usize) -> bool {
     false
 }
 /// Not called.
 /// # Safety
 /// None needed.
 #[inline(always)]
-pub unsafe fn look_ahead_message(_: &'static Sock, _: *const msghdr) -> bool {
+pub(crate) unsafe fn look_ahead_message(_: &'static Sock, _: *const msghdr) -> bool {
     false
 }
 /// Not called.
@@ -48,17 +48,17 @@ pub unsafe fn moved(_: Moved, _: *const iovec, _: usize) {}
 /// # Safety
 /// None needed.
 #[inline(always)]
-pub unsafe fn moved_message(_: Moved, _: *const msghdr) {}
+pub(crate) unsafe fn moved_message(_: Moved, _: *const msghdr) {}
 /// Not called.
 /// # Safety
 /// None needed.
 #[inline(always)]
-pub unsafe fn moved_messages(_: Moved, _: *const mmsghdr, _: usize) {}
+pub(crate) unsafe fn moved_messages(_: Moved, _: *const mmsghdr, _: usize) {}
 /// Not called.
 /// # Safety
 /// None needed.
 #[inline(always)]
-pub unsafe fn moved_file(_: Moved, _: c_int, _: *const off64_t) {}
+pub(crate) unsafe fn moved_file(_: Moved, _: c_int, _: *const off64_t) {}
 
 /// Nothing is kept.
 #[inline(always)]

@@ -48,7 +48,7 @@ pub enum Step {
 /// Under the rx lock, of a connection that is about to be reset as its peer's kernel would have
 /// done it: may what TCP holds unread become the copy? It must not be readable by a call in the
 /// kernel, nor by others.
-pub fn may_keep_of_tcp(sock: &'static Sock) -> bool {
+pub(crate) fn may_keep_of_tcp(sock: &'static Sock) -> bool {
     let shared = sock.family().is_none_or(|f| f.is_shared(process::pid()));
     !shared && !sock.unread_copy.are_kept() && sock.rx.in_kernel() == 0
 }
@@ -56,7 +56,7 @@ pub fn may_keep_of_tcp(sock: &'static Sock) -> bool {
 /// The same lock, after [`may_keep_of_tcp`] and the stream, what lay unread in which is the copy
 /// by now: what TCP holds unread, which a reset made here would drop, goes in front of it. False: a
 /// call has gone to the kernel meanwhile, or there is no memory.
-pub fn keep_of_tcp(sock: &'static Sock) -> bool {
+pub(crate) fn keep_of_tcp(sock: &'static Sock) -> bool {
     // A thread that comes from here on waits for the lock, and finds what is owed then: the kernel
     // would tell of the end at once.
     sock.rx.state.on(Event::ResetBegins);
@@ -222,7 +222,7 @@ pub fn after_fork(sock: &'static Sock) {
 }
 
 /// Under the rx lock: nothing is owed to this process any more.
-pub fn renounce(sock: &'static Sock) {
+pub(crate) fn renounce(sock: &'static Sock) {
     sock.rx.owed.store(0, Ordering::Relaxed);
     sock.unread_copy.forget();
 }
@@ -281,7 +281,7 @@ fn missing(sock: &Sock, unread: u64) -> Missing {
 
 /// Under the rx lock of an inherited stream, whose bytes follow the first `from` of TCP: the parent
 /// may have read these since the fork.
-pub fn count_parents_reads(sock: &Sock, from: u64) {
+pub(crate) fn count_parents_reads(sock: &Sock, from: u64) {
     let Some(input) = tcp::input(sock.fd.load(Ordering::Relaxed)) else {
         return;
     };

@@ -293,7 +293,7 @@ pub enum Switch {
 
 /// Under the tx lock, in state Proved: fixes the offset N at which TCP's part of this direction
 /// ends.
-pub fn try_switch(sock: &'static Sock) -> Switch {
+pub(crate) fn try_switch(sock: &'static Sock) -> Switch {
     let Some(dir) = sock.tx.dir() else {
         return Switch::Later;
     };
@@ -317,7 +317,7 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
 
 /// Under the tx lock, in state Proved, with no thread in a kernel write: the program's bytes go
 /// into the ring from now on. Tells `announce` the offset N before; `false`: not yet.
-pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Switch {
+pub(crate) fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Switch {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return Switch::Later;
     };
@@ -389,7 +389,7 @@ fn most_unread(sock: &Sock, fd: i32, len: u64) -> Result<u32, Switch> {
 
 /// Under the rx lock, on the way to the link, which begins after `from` bytes of TCP: if all of
 /// these are read it is the link's turn.
-pub fn enter_link(sock: &'static Sock, from: u64) {
+pub(crate) fn enter_link(sock: &'static Sock, from: u64) {
     let comes = matches!(sock.rx.state(), State::Proved | State::Draining);
     if comes && sock.rx.kernel_bytes() == from {
         sock.rx.from.store(from, Ordering::Relaxed);

@@ -69,7 +69,7 @@ impl Pass {
     }
     /// A peek: its bytes stay where they are.
     #[inline]
-    pub fn rx_uncounted(sock: &'static Sock) -> Self {
+    pub(crate) fn rx_uncounted(sock: &'static Sock) -> Self {
         Self(core::ptr::from_ref(sock) as usize | RX | UNCOUNTED)
     }
     /// A write to `sock`.
@@ -130,7 +130,7 @@ impl Pass {
 
     /// Is it a read?
     #[inline]
-    pub fn is_read(&self) -> bool {
+    pub(crate) fn is_read(&self) -> bool {
         self.0 & RX != 0
     }
 

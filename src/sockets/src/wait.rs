@@ -21,7 +21,7 @@ use sluice_transport::verbs;
 const SWITCH_NS: u64 = 3_000_000_000;
 
 /// How long the reader of a full ring may be without reading.
-pub fn full_ns(sock: &Sock) -> u64 {
+pub(crate) fn full_ns(sock: &Sock) -> u64 {
     if remote::is_switching(sock) {
         SWITCH_NS
     } else {
@@ -32,7 +32,7 @@ pub fn full_ns(sock: &Sock) -> u64 {
 /// Under the rx lock, which it gives back: waits until the tail is at least `beyond`, or the
 /// stream or TCP has other news.
 #[cold]
-pub fn for_data(
+pub(crate) fn for_data(
     section: Section<'_>,
     sock: &'static Sock,
     fd: i32,
@@ -94,7 +94,7 @@ fn is_new(offer: u64, seen: u64) -> bool {
 /// Under the tx lock, which it gives back: waits until the reader's ADVERT is another than that of
 /// `serial`.
 #[cold]
-pub fn for_advert(
+pub(crate) fn for_advert(
     section: Section<'_>,
     sock: &'static Sock,
     until: u64,
@@ -131,7 +131,12 @@ pub fn for_advert(
 /// Under the tx lock, which it gives back: waits until another host's reader `takes` something, or
 /// the stream has other news.
 #[cold]
-pub fn for_taker(section: Section<'_>, sock: &'static Sock, until: u64, takes: impl Fn() -> bool) {
+pub(crate) fn for_taker(
+    section: Section<'_>,
+    sock: &'static Sock,
+    until: u64,
+    takes: impl Fn() -> bool,
+) {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return;
     };
@@ -148,7 +153,7 @@ pub fn for_taker(section: Section<'_>, sock: &'static Sock, until: u64, takes: i
 /// Under the tx lock, which it gives back: waits until the ring has room again. A reader that does
 /// not read has the stream demoted.
 #[cold]
-pub fn for_space(
+pub(crate) fn for_space(
     section: Section<'_>,
     sock: &'static Sock,
     deadline: Option<u64>,
@@ -351,7 +356,7 @@ fn how_it_slept(nap: &mut Nap) -> Waited {
 /// Under the tx lock, which it gives back: waits until the link, or the peer, has told how a
 /// re-send goes on.
 #[cold]
-pub fn for_link(
+pub(crate) fn for_link(
     section: Section<'_>,
     sock: &'static Sock,
     deadline: Option<u64>,
@@ -374,7 +379,7 @@ pub fn for_link(
 /// With the tx lock held: a non-blocking writer found the ring full. Its epoll sets will hear of
 /// space; a reader that does not read is found by the control thread. False: there is space now.
 #[cold]
-pub fn ask_for_space(sock: &'static Sock) -> bool {
+pub(crate) fn ask_for_space(sock: &'static Sock) -> bool {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return false;
     };
@@ -392,7 +397,7 @@ pub fn ask_for_space(sock: &'static Sock) -> bool {
 /// With the tx lock held: a non-blocking writer has to wait for the end of a re-send, or of
 /// another's turn. Its epoll sets will hear of it.
 #[cold]
-pub fn ask_for_tcp_room(sock: &'static Sock) {
+pub(crate) fn ask_for_tcp_room(sock: &'static Sock) {
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
         let sets = crate::sock::watcher::slots_of(sock, link);
         dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
@@ -406,7 +411,7 @@ const SHUT_LOOK_NS: u64 = 200_000_000;
 
 /// Under the tx lock, which it gives back: bytes are being sent again and TCP has no room.
 #[cold]
-pub fn for_tcp_room(
+pub(crate) fn for_tcp_room(
     section: Section<'_>,
     fd: i32,
     deadline: Option<u64>,
@@ -440,7 +445,7 @@ pub fn for_tcp_room(
 /// Under the rx lock: a recv is about to sleep until it gets `missing` bytes. Of fewer than
 /// SO_RCVLOWAT the kernel would not tell. The socket is noted.
 #[cold]
-pub fn begin_below_low(sock: &Sock, missing: usize, nap: &mut Nap) {
+pub(crate) fn begin_below_low(sock: &Sock, missing: usize, nap: &mut Nap) {
     if missing < sock.rcvlowat.load(Ordering::Relaxed) as usize {
         options::wait_below_low(sock);
         nap.low = true;
@@ -449,7 +454,7 @@ pub fn begin_below_low(sock: &Sock, missing: usize, nap: &mut Nap) {
 
 /// After the sleep. Where the socket was closed meanwhile there is nothing to put back.
 #[cold]
-pub fn end_below_low(nap: &mut Nap) {
+pub(crate) fn end_below_low(nap: &mut Nap) {
     let low = core::mem::take(&mut nap.low);
     let Some(known) = nap.known.filter(|_| low) else {
         return;
@@ -464,7 +469,7 @@ pub fn end_below_low(nap: &mut Nap) {
 
 /// As [`for_kernel`], for a recv that gets `missing` bytes more, from whichever TCP has of them.
 #[cold]
-pub fn for_rest(
+pub(crate) fn for_rest(
     sock: &'static Sock,
     fd: i32,
     missing: usize,
@@ -487,7 +492,13 @@ pub fn for_rest(
 /// them. Counted as a call in the kernel, since no doorbell ends the sleep. The socket is noted.
 /// False: a stream has come up, or the socket is closed, look again.
 #[cold]
-pub fn for_kernel(half: &Half, fd: i32, events: i16, deadline: Option<u64>, nap: &mut Nap) -> bool {
+pub(crate) fn for_kernel(
+    half: &Half,
+    fd: i32,
+    events: i16,
+    deadline: Option<u64>,
+    nap: &mut Nap,
+) -> bool {
     if nap.is_lost() {
         return false;
     }

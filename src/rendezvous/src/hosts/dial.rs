@@ -22,7 +22,7 @@ const LATE_NS: u64 = 3 * DIAL_NS;
 const DIALS: usize = 4;
 /// The first dial waits so long after this end came to an offset: the other end comes there, and
 /// listens, only when it has read those bytes.
-pub const FIRST_NS: u64 = 5_000_000;
+pub(crate) const FIRST_NS: u64 = 5_000_000;
 /// A dial that the other end does not listen for is repeated after these times: loading the
 /// libraries may take a while there. The first one is left out for a host that has answered before.
 const AGAIN_NS: [u64; 3] = [30_000_000, 100_000_000, 400_000_000];
@@ -64,7 +64,7 @@ pub struct Dial {
 }
 
 impl Dial {
-    pub fn is_queued(&self) -> bool {
+    pub(crate) fn is_queued(&self) -> bool {
         matches!(self.stage, Stage::Queued)
     }
 
@@ -136,7 +136,7 @@ impl Hosts {
 
     /// A device without immediates is an iWARP one, where a dial is a TCP connection: only to whom
     /// that was agreed with.
-    pub fn may_use(&mut self, id: &Id, peer: IpAddr) -> Result<(), sys::Errno> {
+    pub(crate) fn may_use(&mut self, id: &Id, peer: IpAddr) -> Result<(), sys::Errno> {
         let configured = config().peers.iter().any(|subnet| subnet.contains(peer));
         let device = id.device().inspect(|device| self.meet_device(*device));
         let wanted = config().device.as_deref();
@@ -149,7 +149,7 @@ impl Hosts {
     }
 
     /// librdmacm opens a device once, for good.
-    pub fn meet_device(&mut self, device: Device) {
+    pub(crate) fn meet_device(&mut self, device: Device) {
         let [commands, _] = device.descriptors();
         let known = |known: &Device| known.descriptors()[0] == commands;
         if !self.devices.iter().any(known) {
@@ -186,7 +186,7 @@ impl Hosts {
 
     /// Begins dials that wait, as many as may be under way. While one to a host is, others wait for
     /// its link.
-    pub fn dial_next(&mut self) {
+    pub(crate) fn dial_next(&mut self) {
         let now = sys::now_ns();
         loop {
             let busy: Vec<IpAddr> = self
@@ -230,7 +230,7 @@ impl Hosts {
         }
     }
 
-    pub fn read_channel(&mut self) {
+    pub(crate) fn read_channel(&mut self) {
         let next = |channel: &Channel| {
             let _opening = own_fds::Opening::begin();
             channel.next()
@@ -268,12 +268,12 @@ impl Hosts {
         }
     }
 
-    pub fn take_dial(&mut self, key: Key) -> Option<Dial> {
+    pub(crate) fn take_dial(&mut self, key: Key) -> Option<Dial> {
         let at = self.dials.iter().position(|d| d.key == key)?;
         Some(self.dials.swap_remove(at))
     }
 
-    pub fn on_resolved(&mut self, key: Key) {
+    pub(crate) fn on_resolved(&mut self, key: Key) {
         let Some(mut dial) = self.take_dial(key) else {
             return;
         };
@@ -295,7 +295,7 @@ impl Hosts {
         }
     }
 
-    pub fn on_routed(&mut self, key: Key) {
+    pub(crate) fn on_routed(&mut self, key: Key) {
         let Some(mut dial) = self.take_dial(key) else {
             return;
         };
@@ -339,7 +339,7 @@ impl Hosts {
         }
     }
 
-    pub fn on_asked(&mut self, listener: Key, id: Id, data: &[u8]) {
+    pub(crate) fn on_asked(&mut self, listener: Key, id: Id, data: &[u8]) {
         let refuse = |id: &Id, reason| {
             let _ = id.refuse(&hello::refusal(reason));
         };
@@ -412,7 +412,7 @@ impl Hosts {
         }
     }
 
-    pub fn on_established(&mut self, key: Key, data: &[u8]) {
+    pub(crate) fn on_established(&mut self, key: Key, data: &[u8]) {
         let dial = self.take_dial(key);
         let Some(up) = self.ups.iter_mut().find(|up| up.key == key) else {
             return;
@@ -453,7 +453,7 @@ impl Hosts {
         self.dial_next();
     }
 
-    pub fn on_refused(&mut self, key: Key, event: u32, status: i32, data: &[u8]) {
+    pub(crate) fn on_refused(&mut self, key: Key, event: u32, status: i32, data: &[u8]) {
         self.give_up(key);
         if let Some(mut dial) = self.take_dial(key) {
             let reason = hello::refused(data);
@@ -498,7 +498,7 @@ impl Hosts {
     /// Dials that nobody has answered in time. What is asked of the other end's process may come
     /// late where that one is short of processors: its answer is still taken, so that a moment
     /// costs no minute.
-    pub fn expire_dials(&mut self, now: u64) {
+    pub(crate) fn expire_dials(&mut self, now: u64) {
         let is_over = |d: &mut Dial| d.ends().is_some_and(|at| now >= at);
         let over: Vec<Dial> = self.dials.extract_if(.., is_over).collect();
         for mut dial in over {
@@ -526,7 +526,7 @@ impl Hosts {
         }
     }
 
-    pub fn on_gone(&mut self, key: Key) {
+    pub(crate) fn on_gone(&mut self, key: Key) {
         if let Some(up) = self.up(key) {
             up.wire.lose(Lost::Gone);
         }
@@ -545,7 +545,7 @@ impl Hosts {
 
     /// The host stayed silent, and those that wait for their turn there need not. One that has
     /// answered before may have an interface down.
-    pub fn keep_quiet(&mut self, host: IpAddr, now: u64) {
+    pub(crate) fn keep_quiet(&mut self, host: IpAddr, now: u64) {
         let first = if self.met.contains(&host) {
             MET_QUIET_NS
         } else {

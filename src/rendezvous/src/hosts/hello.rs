@@ -16,7 +16,7 @@ pub const REQUEST_LEN: usize = 56;
 /// Bytes of an answer.
 pub const ANSWER_LEN: usize = 40;
 /// Bytes of a refusal.
-pub const REFUSAL_LEN: usize = 4;
+pub(crate) const REFUSAL_LEN: usize = 4;
 
 /// A process, as another host knows it.
 pub type Token = u64;

@@ -60,12 +60,12 @@ fn asks(data: &[u8], cookie: &[u8; 16]) -> bool {
 }
 
 impl Hosts {
-    pub fn is_lane(&self, key: Key) -> bool {
+    pub(crate) fn is_lane(&self, key: Key) -> bool {
         self.lanes.iter().any(|lane| lane.key == key)
     }
 
     /// The peer, or this end, wants one; or it is lost.
-    pub fn on_lane(&mut self, wire: Key, said: Option<Lane>) {
+    pub(crate) fn on_lane(&mut self, wire: Key, said: Option<Lane>) {
         let Some(up) = self.up(wire).filter(|up| !up.lost) else {
             return;
         };
@@ -151,7 +151,7 @@ impl Hosts {
         Some(self.lanes.swap_remove(at))
     }
 
-    pub fn on_lane_resolved(&mut self, key: Key) {
+    pub(crate) fn on_lane_resolved(&mut self, key: Key) {
         let Some(mut seek) = self.take_lane(key) else {
             return;
         };
@@ -164,7 +164,7 @@ impl Hosts {
         }
     }
 
-    pub fn on_lane_routed(&mut self, key: Key) {
+    pub(crate) fn on_lane_routed(&mut self, key: Key) {
         let Some(mut seek) = self.take_lane(key) else {
             return;
         };
@@ -183,7 +183,7 @@ impl Hosts {
         self.lanes.push(seek);
     }
 
-    pub fn on_lane_asked(&mut self, listener: Key, id: Id, data: &[u8]) {
+    pub(crate) fn on_lane_asked(&mut self, listener: Key, id: Id, data: &[u8]) {
         let Some(at) = self.lanes.iter().position(|lane| lane.key == listener) else {
             return;
         };
@@ -212,7 +212,7 @@ impl Hosts {
         }
     }
 
-    pub fn on_lane_stands(&mut self, key: Key) {
+    pub(crate) fn on_lane_stands(&mut self, key: Key) {
         let Some(seek) = self.lanes.iter_mut().find(|lane| lane.key == key) else {
             return;
         };
@@ -227,13 +227,13 @@ impl Hosts {
         }
     }
 
-    pub fn on_lane_over(&mut self, key: Key) {
+    pub(crate) fn on_lane_over(&mut self, key: Key) {
         if let Some(seek) = self.take_lane(key) {
             self.end_lane(seek.of);
         }
     }
 
-    pub fn expire_lanes(&mut self, now: u64) {
+    pub(crate) fn expire_lanes(&mut self, now: u64) {
         let late = |lane: &Seek| lane.until().is_some_and(|until| now >= until);
         while let Some(key) = self
             .lanes

@@ -16,7 +16,7 @@ use sluice_transport::verbs::wire::{Lost, Offered, Wire};
 
 impl Hosts {
     /// Does the answer say anything of the connection? Of a question without a proof it does not.
-    pub fn grant(&mut self, seek: Seek, question: &Question) -> bool {
+    pub(crate) fn grant(&mut self, seek: Seek, question: &Question) -> bool {
         let Some(up) = self.up(question.key).filter(|up| !up.lost) else {
             return false;
         };
@@ -41,7 +41,7 @@ impl Hosts {
         true
     }
 
-    pub fn open_granted(
+    pub(crate) fn open_granted(
         &self,
         wire: &'static Wire,
         [a, b]: [Proof; 2],
@@ -107,7 +107,7 @@ impl Hosts {
         attached
     }
 
-    pub fn ask_or_dial(&mut self, seek: Seek) {
+    pub(crate) fn ask_or_dial(&mut self, seek: Seek) {
         let host = seek.peer.ip();
         let known: Vec<Key> = self.standing(host).take(ASKED).map(|up| up.key).collect();
         let (mut asked, mut no_room) = (false, None);
@@ -158,7 +158,7 @@ impl Hosts {
         Ok(())
     }
 
-    pub fn on_meeting(&mut self, key: Key, meeting: Meeting) {
+    pub(crate) fn on_meeting(&mut self, key: Key, meeting: Meeting) {
         match meeting {
             Meeting::Ask {
                 connection,
@@ -216,7 +216,7 @@ impl Hosts {
 
     /// The connection of this number, if this end has come to an offset with it and may have a
     /// stream.
-    pub fn sought(&self, connection: u64) -> Option<Seek> {
+    pub(crate) fn sought(&self, connection: u64) -> Option<Seek> {
         let listens = self.listens.iter().map(|l| l.seek);
         let found = listens
             .into_iter()
@@ -237,7 +237,7 @@ impl Hosts {
     }
 
     /// Says over a link that a question comes to nothing.
-    pub fn deny(&self, key: Key, connection: u64, reason: Reason) {
+    pub(crate) fn deny(&self, key: Key, connection: u64, reason: Reason) {
         if let Some(up) = self.up(key) {
             let reason = reason as u16;
             let deny = Meeting::Deny { connection, reason };
@@ -246,7 +246,7 @@ impl Hosts {
     }
 
     /// Questions that this end has come far enough for by now.
-    pub fn look_at_questions(&mut self) {
+    pub(crate) fn look_at_questions(&mut self) {
         let mut at = 0;
         while let Some(question) = self.questions.get(at) {
             let seek = self.sought(question.connection);
@@ -264,13 +264,13 @@ impl Hosts {
 
     /// The oldest question about the connection: the other end answers those of one connection in
     /// the order in which they were asked.
-    pub fn take_asked(&mut self, key: Key, connection: u64) -> Option<Asked> {
+    pub(crate) fn take_asked(&mut self, key: Key, connection: u64) -> Option<Asked> {
         let is = |a: &Asked| a.key == key && a.seek.connection == connection;
         let at = self.asked.iter().position(is)?;
         Some(self.asked.remove(at))
     }
 
-    pub fn on_grant(&mut self, key: Key, connection: u64, berth: Berth, proof: Proof) {
+    pub(crate) fn on_grant(&mut self, key: Key, connection: u64, berth: Berth, proof: Proof) {
         let Some(up) = self.up(key) else {
             return;
         };

@@ -310,7 +310,7 @@ pub fn hold() {
 }
 
 /// After the fork, in parent and child: ends [`hold`].
-pub fn release_hold() {
+pub(crate) fn release_hold() {
     HOSTS.release();
 }
 

@@ -55,13 +55,13 @@ impl Known {
     }
 
     /// Has this end seen as much?
-    pub fn is_reached(self, sock: &'static Sock) -> bool {
+    pub(crate) fn is_reached(self, sock: &'static Sock) -> bool {
         let (out, into) = prefix::reach(sock);
         self.out <= out && self.into <= into
     }
 
     /// Is it as much as this end wants to be shown, which goes by its own threshold?
-    pub fn is_enough(self) -> bool {
+    pub(crate) fn is_enough(self) -> bool {
         self.covers(trigger::first_far_try())
     }
 

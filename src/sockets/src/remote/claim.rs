@@ -36,7 +36,7 @@ pub(super) fn leaving(reason: Reason) -> Leave {
 
 /// As [`leaving`], of this socket: what a relative that holds it, too, is to read next must come by
 /// TCP, also if this process goes on with it, or closes it.
-pub fn leaving_of(sock: &Sock, reason: Reason) -> Leave {
+pub(crate) fn leaving_of(sock: &Sock, reason: Reason) -> Leave {
     if sock.is_shared() {
         Leave::Hand
     } else {

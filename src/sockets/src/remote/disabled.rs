@@ -92,11 +92,11 @@ pub fn is_lent(_: &Sock) -> bool {
 pub fn lend(_: &'static Sock, _: &Cursor, _: bool, _: &mut Nap) -> bool {
     false
 }
-pub fn look_at_loan(_: &'static Sock, _: &mut Cursor, _: &mut Nap) -> Found {
+pub(crate) fn look_at_loan(_: &'static Sock, _: &mut Cursor, _: &mut Nap) -> Found {
     Found::Ended
 }
-pub fn end_loan(_: &'static Sock, _: &mut Nap) {}
-pub fn revoke_loan(_: Known, _: &mut Nap) {}
+pub(crate) fn end_loan(_: &'static Sock, _: &mut Nap) {}
+pub(crate) fn revoke_loan(_: Known, _: &mut Nap) {}
 pub fn land(_: &Sock, _: impl Fn() -> bool) {}
 pub fn goes_direct(_: &Sock) -> bool {
     false

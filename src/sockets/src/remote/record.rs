@@ -97,7 +97,7 @@ pub fn before_resend(sock: &'static Sock) -> Before {
 
 /// Copies what of the peer's record was taken out of TCP before the rest had come; how much that
 /// is.
-pub fn part_of(wire: &Wire, stream: u16, head: &mut [u8; RECORD_LEN]) -> usize {
+pub(crate) fn part_of(wire: &Wire, stream: u16, head: &mut [u8; RECORD_LEN]) -> usize {
     let kept = wire.with(|pump| {
         let part = pump.part(stream);
         let room = head.iter_mut().zip(part);

@@ -85,7 +85,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
 
 /// Under both locks or the rx lock: when all of the link's bytes are read and TCP goes on, it is
 /// TCP's turn.
-pub fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
+pub(crate) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     let Some(dir) = sock.rx.dir() else {
         return false;
     };
@@ -159,7 +159,7 @@ fn finish_rx(sock: &'static Sock) {
 }
 
 /// Why a stream that this end did not leave is on its way back.
-pub fn given_up(wire: &Wire) -> Reason {
+pub(crate) fn given_up(wire: &Wire) -> Reason {
     match wire.is_lost() {
         None => Reason::PeerDemoted,
         Some(Lost::Peer(_)) => Reason::PeerHostile,
@@ -168,7 +168,7 @@ pub fn given_up(wire: &Wire) -> Reason {
 }
 
 /// Under the rx lock: the stream is on its way back. So is what is written.
-pub fn follow_tx(sock: &'static Sock, reason: Reason) {
+pub(crate) fn follow_tx(sock: &'static Sock, reason: Reason) {
     if let Ok(_section) = sock.tx.lock.enter() {
         follow_tx_locked(sock, reason);
     }

@@ -78,7 +78,7 @@ impl Job {
     }
 
     /// May the call not wait?
-    pub fn is_nonblocking(&self) -> bool {
+    pub(crate) fn is_nonblocking(&self) -> bool {
         !self.sock.may_wait(self.fd, self.flags)
     }
 
@@ -102,7 +102,7 @@ impl Job {
     /// Is the patience with a reader that makes no ADVERT over, or the program's own? It begins
     /// with the first question. TCP takes bytes then that no reader waits for, or says itself that
     /// it has no room.
-    pub fn out_of_patience(&mut self) -> bool {
+    pub(crate) fn out_of_patience(&mut self) -> bool {
         sys::now_ns() >= self.until()
     }
 

@@ -110,7 +110,7 @@ impl Cell {
     /// The state in the one order of all SeqCst operations: for a thread that has announced a call
     /// or a wait, and looks whether the state has changed before.
     #[inline]
-    pub fn get_in_order(&self) -> State {
+    pub(crate) fn get_in_order(&self) -> State {
         decode(self.0.load(Ordering::SeqCst))
     }
 

@@ -186,7 +186,7 @@ impl Sock {
     }
 
     /// Takes the socket out of the set at index `i`.
-    pub fn leave_set_at(&'static self, i: usize) {
+    pub(crate) fn leave_set_at(&'static self, i: usize) {
         if let Some(set) = self.set_at(i) {
             set.forget_sock(self);
         }

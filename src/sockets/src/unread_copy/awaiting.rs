@@ -92,7 +92,7 @@ pub fn await_all_owed(sock: &'static Sock) -> bool {
 /// As [`await_owed`], until there is as much as the call asks for, or TCP takes no more of it
 /// before some is read.
 #[cold]
-pub fn await_owed_for(sock: &'static Sock, asked: usize) -> Waited {
+pub(crate) fn await_owed_for(sock: &'static Sock, asked: usize) -> Waited {
     let waited = await_owed(sock);
     if waited != Waited::Interrupted {
         await_rest_owed(sock, asked as u64, STILL_NS);
@@ -134,7 +134,7 @@ pub fn by_tcp(sock: &Sock) -> u64 {
 
 /// A stream was demoted, and the program is about to end what it reads: waits until TCP has
 /// [brought](by_tcp) so many bytes. What is not there by then is the copy's.
-pub fn await_by_tcp(sock: &'static Sock, bytes: u64) {
+pub(crate) fn await_by_tcp(sock: &'static Sock, bytes: u64) {
     let begin = sys::now_ns();
     if begin < PAUSES_UNTIL_NS.load(Ordering::Relaxed) {
         return;
@@ -162,7 +162,7 @@ pub fn call_in(sock: &'static Sock) {
 
 /// Has TCP bring what is owed to a program that reads on where nobody counts: no later call can
 /// know what of it is still to come. What TCP has ended without stays for a reader by hooks.
-pub fn part_with(sock: &'static Sock) {
+pub(crate) fn part_with(sock: &'static Sock) {
     if sock.rx.owed.load(Ordering::Relaxed) == 0 {
         return;
     }

@@ -24,7 +24,7 @@ pub struct UnreadCopy {
 impl UnreadCopy {
     /// Is there a copy, here or at a relative?
     #[inline]
-    pub fn are_kept(&self) -> bool {
+    pub(crate) fn are_kept(&self) -> bool {
         !self.base.load(Ordering::Relaxed).is_null() || self.are_lost()
     }
 
@@ -35,12 +35,12 @@ impl UnreadCopy {
 
     /// Under the rx lock: the peer knows that both halves are shut down before it can leave the
     /// link, and sends nothing of it again.
-    pub fn expect_whole(&self) {
+    pub(crate) fn expect_whole(&self) {
         self.expected.store(true, Ordering::Relaxed);
     }
 
     /// See [`UnreadCopy::expect_whole`].
-    pub fn will_be_whole(&self) -> bool {
+    pub(crate) fn will_be_whole(&self) -> bool {
         self.expected.load(Ordering::Relaxed)
     }
 

@@ -107,12 +107,12 @@ impl<W: Copy> Inboxes<W> {
     }
 
     /// Is anybody to be driven?
-    pub fn is_any_due(&self) -> bool {
+    pub(crate) fn is_any_due(&self) -> bool {
         !self.due.is_empty()
     }
 
     /// The wire to be driven next; no thread has driven it yet.
-    pub fn next_due(&mut self) -> Option<W> {
+    pub(crate) fn next_due(&mut self) -> Option<W> {
         let at = self.due.pop_front()?;
         let inbox = self.all.get_mut(at)?.as_mut()?;
         inbox.due = false;
@@ -120,7 +120,7 @@ impl<W: Copy> Inboxes<W> {
     }
 
     /// All are to be driven.
-    pub fn all_due(&mut self) {
+    pub(crate) fn all_due(&mut self) {
         for (at, inbox) in self.all.iter_mut().enumerate() {
             if let Some(inbox) = inbox
                 && !core::mem::replace(&mut inbox.due, true)

@@ -117,7 +117,7 @@ impl Parts {
     }
 
     /// It works no more.
-    pub fn fail_lane(&mut self) {
+    pub(crate) fn fail_lane(&mut self) {
         self.pump.set_direct(false);
         if self.lanes.lane.is_some() && !core::mem::replace(&mut self.lanes.failed, true) {
             self.notes.push_back(Note::Lane(None));
@@ -125,7 +125,7 @@ impl Parts {
     }
 
     /// Does a stream of which all goes directly wait for a buffer, since now?
-    pub fn starts_to_starve(&mut self) -> bool {
+    pub(crate) fn starts_to_starve(&mut self) -> bool {
         !self.lanes.starve
             && self.pump.only_direct()
             && self.lost.is_none()
@@ -134,7 +134,7 @@ impl Parts {
     }
 
     /// Whether transfers come to an end: called at even intervals.
-    pub fn tick_lane(&mut self) {
+    pub(crate) fn tick_lane(&mut self) {
         let lanes = &mut self.lanes;
         let (asked, came) = lanes.looked;
         let stuck = came == lanes.landed && asked > came;

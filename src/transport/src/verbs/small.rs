@@ -69,7 +69,7 @@ impl Small {
     }
 
     /// Where reads go, with the key.
-    pub fn sink(&self) -> (*mut u8, u32) {
+    pub(crate) fn sink(&self) -> (*mut u8, u32) {
         let at = 2 * SLOTS_LEN + usize::from(RECEIVES) * size_of::<Said>();
         // SAFETY: inside the mapping.
         (unsafe { self.at.add(at) }, self.said.local_key())

@@ -18,10 +18,10 @@ pub const SHAPE: Shape = Shape {
 
 /// Completions that the queue must have room for: when a queue pair fails, all that is posted
 /// completes, asked for or not.
-pub const NEED: u32 = SHAPE.sends + SHAPE.receives;
+pub(crate) const NEED: u32 = SHAPE.sends + SHAPE.receives;
 
 /// Between two looks whether posted work comes to an end.
-pub const TICK_NS: u64 = 1_000_000_000;
+pub(crate) const TICK_NS: u64 = 1_000_000_000;
 
 /// Why a link works no more; its streams go on on TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub const BATCH: usize = 16;
 
 /// [`News::Done`](sluice_fabric::verbs::queue::News::Done) of a [`What::Fence`], which is no
 /// message.
-pub const FENCE: u64 = u64::MAX;
+pub(crate) const FENCE: u64 = u64::MAX;
 
 /// So many looks that find posted work where it was, and the link is lost.
-pub const TICKS: u8 = 2;
+pub(crate) const TICKS: u8 = 2;

@@ -232,7 +232,7 @@ impl Wire {
     }
 
     /// See [`queue`](Self::queue). Under its lock.
-    pub fn set_queue(&self, queue: Option<&'static Queue>) {
+    pub(crate) fn set_queue(&self, queue: Option<&'static Queue>) {
         let at = queue.map_or(ptr::null_mut(), |queue| ptr::from_ref(queue).cast_mut());
         self.queue.store(at, Ordering::Release);
     }
@@ -306,7 +306,7 @@ impl Wire {
 
     /// As [`drive`](Self::drive), of what another thread, or this one for another wire, has taken
     /// from the queue.
-    pub fn drive_told(&self) {
+    pub(crate) fn drive_told(&self) {
         self.work(false, |_, _| Ok(()));
     }
 

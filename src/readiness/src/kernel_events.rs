@@ -372,7 +372,7 @@ mod tests {
         use super::*;
         use crate::poll;
         use sluice_sockets::remote;
-        use sluice_transport::verbs::wire::Wire;
+        use sluice_transport::verbs::endpoint::Endpoint;
         use std::io::Write;
 
         struct Far {
@@ -382,12 +382,12 @@ mod tests {
             index: u32,
         }
 
-        /// A socket wholly on a link to another host, whose wire is not in service: nothing is
+        /// A socket wholly on a link to another host, whose endpoint is not in service: nothing is
         /// heard.
         fn far() -> Far {
             let (sock, (link, index), peer) = on_a_link();
-            let wire: &Wire = Box::leak(Box::new(Wire::new(|| ())));
-            link.set_keeper(core::ptr::from_ref(wire) as usize);
+            let endpoint: &Endpoint = Box::leak(Box::new(Endpoint::new(|| ())));
+            link.set_keeper(core::ptr::from_ref(endpoint) as usize);
             sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
             sock.rx.state.put(State::Link);
             emulated_reset::ANY.store(true, Ordering::SeqCst);

@@ -23,7 +23,7 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::verbs::cm::{Event, Id};
 use sluice_stream::pump::{Lent, Pump, Stepped};
 use sluice_stream::record::{Nonce, Out, Role};
-use sluice_transport::verbs::wire::{Hello, Note, Offered, Wire};
+use sluice_transport::verbs::endpoint::{Endpoint, Hello, Note, Offered};
 use std::time::{Duration, Instant};
 
 const STREAMS: usize = 2;
@@ -61,7 +61,7 @@ struct Stream {
 const LOWEST_ADDRESS: u64 = 16 << 20;
 
 struct End {
-    wire: &'static Wire,
+    endpoint: &'static Endpoint,
     hello: Hello,
     streams: Vec<Stream>,
     dials: bool,
@@ -108,16 +108,16 @@ impl End {
         if dials {
             links[0].give_stream(4096, 1).unwrap();
         }
-        let wire: &Wire = Box::leak(Box::new(Wire::new(|| ())));
+        let endpoint: &Endpoint = Box::leak(Box::new(Endpoint::new(|| ())));
         let numbers = id.device().unwrap().limits.numbers;
-        let hello = wire.begin(id, links).unwrap();
-        let offers = RING.map(|len| wire.offer(len >> u32::from(dials), 1).unwrap());
+        let hello = endpoint.begin(id, links).unwrap();
+        let offers = RING.map(|len| endpoint.offer(len >> u32::from(dials), 1).unwrap());
         // What lies there is mapped, so no address of it is this low: the peer is told of none.
         let told = offers.iter().map(|offer| offer.ring.place);
         let highest = told.chain([hello.place]).max().unwrap();
         assert_eq!(highest < LOWEST_ADDRESS, numbers, "{highest:#x}");
         let end = Self {
-            wire,
+            endpoint,
             hello,
             streams: Vec::new(),
             dials,
@@ -128,7 +128,7 @@ impl End {
 
     fn open(&mut self, ours: &[Offered], peer: &[u8], links: [&'static Link; 2]) {
         let (hello, theirs) = understand(peer);
-        self.wire.heard(hello);
+        self.endpoint.heard(hello);
         for (i, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
             let role = if self.dials {
                 Role::First
@@ -136,7 +136,9 @@ impl End {
                 Role::Second
             };
             let nonce = Nonce::new([i as u8; 16]);
-            self.wire.open(*ours, theirs, (role, nonce), 0, 1).unwrap();
+            self.endpoint
+                .open(*ours, theirs, (role, nonce), 0, 1)
+                .unwrap();
             let [near, far] = links;
             let dir = &near.stream(u32::from(ours.stream)).unwrap().dir;
             let ring = |link: &'static Link| {
@@ -157,26 +159,26 @@ impl End {
     }
 
     fn links(&self) -> [&'static Link; 2] {
-        self.wire.links().unwrap()
+        self.endpoint.links().unwrap()
     }
 
     fn begin(&mut self) {
         for i in 0..STREAMS {
             let number = self.streams[i].number;
-            self.wire.with(|pump| step(pump, number)).unwrap();
+            self.endpoint.with(|pump| step(pump, number)).unwrap();
         }
     }
 
     /// Takes and gives all that can be, and goes on with switches.
     fn drive(&self) {
-        self.wire.drive();
-        while let Some(note) = self.wire.note() {
+        self.endpoint.drive();
+        while let Some(note) = self.endpoint.note() {
             let Note::Stream(stream) = note else {
                 panic!("{note:?}")
             };
-            self.wire.with(|pump| step(pump, stream)).unwrap();
+            self.endpoint.with(|pump| step(pump, stream)).unwrap();
         }
-        assert_eq!(self.wire.is_lost(), None);
+        assert_eq!(self.endpoint.is_lost(), None);
     }
 
     /// Drives until `done` says so, sleeping where nothing can be done.
@@ -194,7 +196,7 @@ impl End {
                 Some(true) => continue,
                 Some(false) => {}
             }
-            self.wire.arm();
+            self.endpoint.arm();
             self.drive();
             match step(self) {
                 None => return,
@@ -203,7 +205,7 @@ impl End {
             }
             self.sleeps += 1;
             let mut poll = libc::pollfd {
-                fd: self.wire.descriptor().unwrap(),
+                fd: self.endpoint.descriptor().unwrap(),
                 events: libc::POLLIN,
                 revents: 0,
             };
@@ -214,7 +216,7 @@ impl End {
                 1,
                 "asleep for 10 s after {:?}: {:?}",
                 begun.elapsed(),
-                self.wire
+                self.endpoint
             );
         }
     }
@@ -240,7 +242,7 @@ impl End {
         dir.tx.tail.advance(from, from + len).unwrap();
         stream.written += len;
         let number = stream.number;
-        self.wire.moved(number);
+        self.endpoint.moved(number);
         len
     }
 
@@ -268,14 +270,16 @@ impl End {
             .unwrap();
         stream.read += len;
         let number = stream.number;
-        self.wire.moved(number);
+        self.endpoint.moved(number);
         len
     }
 
     fn is_open(&self) -> bool {
         self.streams.iter().all(|s| {
             let number = s.number;
-            let out = self.wire.with(|pump| pump.transit(number).unwrap().out());
+            let out = self
+                .endpoint
+                .with(|pump| pump.transit(number).unwrap().out());
             out == Some(Out::Link)
         })
     }
@@ -374,13 +378,16 @@ fn listen(at: &str) {
     let (mut end, ours) = End::new(id, false);
     end.open(&ours, &data, end.links());
     let said = words(end.hello, &ours);
-    end.wire.with_id(|id| id.accept(&said)).unwrap().unwrap();
+    end.endpoint
+        .with_id(|id| id.accept(&said))
+        .unwrap()
+        .unwrap();
     let Event::Established(2, _) = hosts::event(&channel) else {
         panic!()
     };
     end.everything();
-    end.wire.with_id(Id::disconnect);
-    end.wire.end();
+    end.endpoint.with_id(Id::disconnect);
+    end.endpoint.end();
 }
 
 fn dial(to: &str) {
@@ -388,7 +395,10 @@ fn dial(to: &str) {
     let id = hosts::routed(&channel, to);
     let (mut end, ours) = End::new(id, true);
     let said = words(end.hello, &ours);
-    end.wire.with_id(|id| id.connect(&said)).unwrap().unwrap();
+    end.endpoint
+        .with_id(|id| id.connect(&said))
+        .unwrap()
+        .unwrap();
     let Event::Established(3, data) = hosts::event(&channel) else {
         panic!()
     };
@@ -399,7 +409,7 @@ fn dial(to: &str) {
     let Event::Gone(3) = hosts::event(&channel) else {
         panic!()
     };
-    end.wire.end();
+    end.endpoint.end();
 }
 
 #[test]

@@ -13,7 +13,7 @@ use sluice_runtime::config::config;
 use sluice_runtime::{own_fds, subnet};
 use sluice_stats::Reason;
 use sluice_transport::verbs;
-use sluice_transport::verbs::wire::Lost;
+use sluice_transport::verbs::endpoint::Lost;
 
 /// An answer to a dial is still taken so long after [`DIAL_NS`]: the host is busy, not silent. This
 /// is less than the 4.3 s after which the connection manager of an InfiniBand device asks again.
@@ -261,7 +261,7 @@ impl Hosts {
                     if self.dials.iter().any(|d| d.key == key) {
                         self.on_refused(key, event, 0, &[]);
                     } else if let Some(up) = self.up(key).filter(|up| up.stands) {
-                        up.wire.probe();
+                        up.endpoint.probe();
                     }
                 }
             }
@@ -305,7 +305,7 @@ impl Hosts {
         let host = dial.seek.peer.ip();
         let active = id.is_port_active().then_some(()).ok_or(libc::ENETDOWN);
         let raised = active.and_then(|()| self.raise(key, id, [dial.seek.local.ip(), host], false));
-        let connected = raised.and_then(|(wire, ours)| {
+        let connected = raised.and_then(|(endpoint, ours)| {
             let known = Known::of(dial.seek.sock).ok_or(libc::EBADMSG)?;
             let mut request = Request {
                 version: VERSION,
@@ -318,7 +318,7 @@ impl Hosts {
             let proof = known.prove(dial.seek.sock, &[&request.said()]);
             request.proof = proof.ok_or(libc::EBADMSG)?;
             dial.request = Some(request);
-            let connected = wire.with_id(|id| id.connect(&request.emit()));
+            let connected = endpoint.with_id(|id| id.connect(&request.emit()));
             connected.unwrap_or(Err(libc::ENOTCONN))
         });
         match connected {
@@ -384,14 +384,14 @@ impl Hosts {
             return refuse(&id, Reason::Meeting);
         }
         let key = self.key();
-        let (wire, ours) = match self.raise(key, id, [seek.local.ip(), seek.peer.ip()], true) {
+        let (endpoint, ours) = match self.raise(key, id, [seek.local.ip(), seek.peer.ip()], true) {
             Ok(raised) => raised,
             Err(errno) => {
                 tell(&seek, "answer", errno);
                 return seek.stays(full(errno));
             }
         };
-        wire.heard(request.hello);
+        endpoint.heard(request.hello);
         let mut answer = Answer {
             version: VERSION,
             token: token(),
@@ -406,7 +406,7 @@ impl Hosts {
             up.salt = [request.proof, answer.proof];
             up.token = Some(request.token);
         }
-        let accepted = wire.with_id(|id| id.accept(&answer.emit()));
+        let accepted = endpoint.with_id(|id| id.accept(&answer.emit()));
         if accepted != Some(Ok(())) {
             self.give_up(key);
         }
@@ -428,10 +428,10 @@ impl Hosts {
             });
             match answer {
                 Ok((proof, answer)) => {
-                    up.wire.heard(answer.hello);
+                    up.endpoint.heard(answer.hello);
                     (up.salt, up.stands) = ([proof, answer.proof], true);
                     up.token = Some(answer.token);
-                    up.wire.stands();
+                    up.endpoint.stands();
                     self.link_stands(key);
                     if seek.is_open()
                         && let Err(Some(reason)) = self.ask(seek, key, DIAL_NS)
@@ -447,7 +447,7 @@ impl Hosts {
             self.meets(seek.peer.ip());
         } else {
             up.stands = true;
-            up.wire.stands();
+            up.endpoint.stands();
             self.link_stands(key);
         }
         self.dial_next();
@@ -528,7 +528,7 @@ impl Hosts {
 
     pub(crate) fn on_gone(&mut self, key: Key) {
         if let Some(up) = self.up(key) {
-            up.wire.lose(Lost::Gone);
+            up.endpoint.lose(Lost::Gone);
         }
     }
 

@@ -7,7 +7,7 @@
 use core::net::{IpAddr, SocketAddr};
 use sluice_stats::Reason;
 use sluice_stream::wire::Proof;
-use sluice_transport::verbs::wire::Hello;
+use sluice_transport::verbs::endpoint::Hello;
 
 /// Of what is said here, and of all that follows on the link. Another one is no link.
 pub const VERSION: u16 = 3;

@@ -24,8 +24,8 @@ impl Rest {
     /// Takes streams that moved nothing since the last look back to TCP; when to look again, if
     /// ever.
     pub fn look(up: &mut Up, now: u64) -> Option<u64> {
-        let [near, _] = up.wire.links().filter(|_| up.stands && !up.lost)?;
-        // One count is the wire's own.
+        let [near, _] = up.endpoint.links().filter(|_| up.stands && !up.lost)?;
+        // One count is the endpoint's own.
         if near.stream_count() <= FEW + 1 {
             up.rest.due = 0;
             return None;
@@ -39,7 +39,7 @@ impl Rest {
         up.rest.due = now + REST_NS;
         let before = core::mem::take(&mut up.rest.seen);
         let mut many = near.stream_count() - (FEW + 1);
-        for stream in up.wire.streams() {
+        for stream in up.endpoint.streams() {
             let Some(sock) = sock::sock_of(near, u32::from(stream)) else {
                 continue;
             };

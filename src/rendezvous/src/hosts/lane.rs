@@ -27,7 +27,7 @@ enum Stage {
 #[derive(Debug)]
 pub struct Seek {
     key: Key,
-    /// Of the wire.
+    /// Of the endpoint.
     of: Key,
     stage: Stage,
     cookie: [u8; 16],
@@ -35,8 +35,8 @@ pub struct Seek {
 }
 
 impl Seek {
-    pub fn is_of(&self, wire: Key) -> bool {
-        self.of == wire
+    pub fn is_of(&self, endpoint: Key) -> bool {
+        self.of == endpoint
     }
 
     /// When it must stand.
@@ -65,21 +65,21 @@ impl Hosts {
     }
 
     /// The peer, or this end, wants one; or it is lost.
-    pub(crate) fn on_lane(&mut self, wire: Key, said: Option<Lane>) {
-        let Some(up) = self.up(wire).filter(|up| !up.lost) else {
+    pub(crate) fn on_lane(&mut self, endpoint: Key, said: Option<Lane>) {
+        let Some(up) = self.up(endpoint).filter(|up| !up.lost) else {
             return;
         };
-        let (answers, up) = (up.answers, up.wire);
+        let (answers, up) = (up.answers, up.endpoint);
         let (failed, wanted) = up.lane_news();
         if failed {
-            self.lanes.retain(|lane| !lane.is_of(wire));
+            self.lanes.retain(|lane| !lane.is_of(endpoint));
             up.end_lane();
         }
         match said {
-            Some(Lane { port: 0, .. }) if answers => self.listen_lane(wire),
-            Some(lane) if lane.port != 0 && !answers => self.dial_lane(wire, &lane),
+            Some(Lane { port: 0, .. }) if answers => self.listen_lane(endpoint),
+            Some(lane) if lane.port != 0 && !answers => self.dial_lane(endpoint, &lane),
             Some(_) => {}
-            None if wanted && answers => self.listen_lane(wire),
+            None if wanted && answers => self.listen_lane(endpoint),
             None if wanted => {
                 let cookie = [0; 16];
                 up.with(|pump| pump.want(Lane { port: 0, cookie }));
@@ -88,61 +88,61 @@ impl Hosts {
         }
     }
 
-    /// Addresses of the wire: ours, and the peer's.
-    fn ends(&self, wire: Key) -> Option<[core::net::IpAddr; 2]> {
-        let up = self.up(wire)?;
+    /// Addresses of the endpoint: ours, and the peer's.
+    fn ends(&self, endpoint: Key) -> Option<[core::net::IpAddr; 2]> {
+        let up = self.up(endpoint)?;
         Some([up.local, up.host].map(|ip| subnet::mapped(&config().map, ip)))
     }
 
-    fn listen_lane(&mut self, wire: Key) {
-        if self.lanes.iter().any(|lane| lane.is_of(wire)) {
+    fn listen_lane(&mut self, endpoint: Key) {
+        if self.lanes.iter().any(|lane| lane.is_of(endpoint)) {
             return;
         }
-        let (Some([local, _]), key) = (self.ends(wire), self.key()) else {
+        let (Some([local, _]), key) = (self.ends(endpoint), self.key()) else {
             return;
         };
         let mut cookie = [0; 16];
         let listening = sys::random(&mut cookie)
             .and_then(|()| Id::listen(&self.channel, key, SocketAddr::new(local, 0)));
         let Ok(id) = listening else {
-            return self.end_lane(wire);
+            return self.end_lane(endpoint);
         };
         let port = id.port();
         self.lanes.push(Seek {
             key,
-            of: wire,
+            of: endpoint,
             stage: Stage::Listening(id),
             cookie,
             until: sys::now_ns() + 2 * DIAL_NS,
         });
-        if let Some(up) = self.up(wire) {
-            up.wire.with(|pump| pump.want(Lane { port, cookie }));
+        if let Some(up) = self.up(endpoint) {
+            up.endpoint.with(|pump| pump.want(Lane { port, cookie }));
         }
     }
 
-    fn dial_lane(&mut self, wire: Key, lane: &Lane) {
-        if self.lanes.iter().any(|lane| lane.is_of(wire)) {
+    fn dial_lane(&mut self, endpoint: Key, lane: &Lane) {
+        if self.lanes.iter().any(|lane| lane.is_of(endpoint)) {
             return;
         }
-        let (Some([local, peer]), key) = (self.ends(wire), self.key()) else {
+        let (Some([local, peer]), key) = (self.ends(endpoint), self.key()) else {
             return;
         };
         let (from, to) = (SocketAddr::new(local, 0), SocketAddr::new(peer, lane.port));
         match Id::dial(&self.channel, key, Some(from), to, DIAL_MS) {
             Ok(id) => self.lanes.push(Seek {
                 key,
-                of: wire,
+                of: endpoint,
                 stage: Stage::Resolving(id),
                 cookie: lane.cookie,
                 until: sys::now_ns() + DIAL_NS,
             }),
-            Err(_) => self.end_lane(wire),
+            Err(_) => self.end_lane(endpoint),
         }
     }
 
-    fn end_lane(&self, wire: Key) {
-        if let Some(up) = self.up(wire) {
-            up.wire.end_lane();
+    fn end_lane(&self, endpoint: Key) {
+        if let Some(up) = self.up(endpoint) {
+            up.endpoint.end_lane();
         }
     }
 
@@ -168,12 +168,12 @@ impl Hosts {
         let Some(mut seek) = self.take_lane(key) else {
             return;
         };
-        let wire = self.up(seek.of).map(|up| up.wire);
-        let (Stage::Routing(id), Some(wire)) = (seek.stage, wire) else {
+        let endpoint = self.up(seek.of).map(|up| up.endpoint);
+        let (Stage::Routing(id), Some(endpoint)) = (seek.stage, endpoint) else {
             return;
         };
-        let connected = wire.begin_lane(id).and_then(|()| {
-            let asked = wire.with_lane(|id| id.connect(&request(&seek.cookie)));
+        let connected = endpoint.begin_lane(id).and_then(|()| {
+            let asked = endpoint.with_lane(|id| id.connect(&request(&seek.cookie)));
             asked.unwrap_or(Err(libc::ENOTCONN))
         });
         if connected.is_err() {
@@ -197,10 +197,10 @@ impl Hosts {
         let of = seek.of;
         let key = self.key();
         id.set_key(key);
-        let wire = self.up(of).map(|up| up.wire);
-        let accepted = wire.map_or(Err(libc::ENOTCONN), |wire| {
-            wire.begin_lane(id)?;
-            let accepted = wire.with_lane(|id| id.accept(&[]));
+        let endpoint = self.up(of).map(|up| up.endpoint);
+        let accepted = endpoint.map_or(Err(libc::ENOTCONN), |endpoint| {
+            endpoint.begin_lane(id)?;
+            let accepted = endpoint.with_lane(|id| id.accept(&[]));
             accepted.unwrap_or(Err(libc::ENOTCONN))
         });
         if let Some(seek) = self.lanes.get_mut(at) {
@@ -223,7 +223,7 @@ impl Hosts {
                 sluice_runtime::config::Level::Debug,
                 format_args!("direct transfers with {}", up.host),
             );
-            up.wire.lane_stands();
+            up.endpoint.lane_stands();
         }
     }
 

@@ -12,7 +12,7 @@ use sluice_stats::Reason;
 use sluice_stream::PeerFault;
 use sluice_stream::record::{Nonce, Role};
 use sluice_stream::wire::{Berth, Meeting, Proof};
-use sluice_transport::verbs::wire::{Lost, Offered, Wire};
+use sluice_transport::verbs::endpoint::{Endpoint, Lost, Offered};
 
 impl Hosts {
     /// Does the answer say anything of the connection? Of a question without a proof it does not.
@@ -20,11 +20,11 @@ impl Hosts {
         let Some(up) = self.up(question.key).filter(|up| !up.lost) else {
             return false;
         };
-        let (wire, salt) = (up.wire, up.salt);
-        let decided = self.open_granted(wire, salt, &seek, question);
+        let (endpoint, salt) = (up.endpoint, up.salt);
+        let decided = self.open_granted(endpoint, salt, &seek, question);
         match decided {
             Ok(grant) => {
-                wire.with(|pump| pump.meet(grant));
+                endpoint.with(|pump| pump.meet(grant));
             }
             // The other end of it may be on its way.
             Err(Reason::ProofFailed) => {
@@ -43,7 +43,7 @@ impl Hosts {
 
     pub(crate) fn open_granted(
         &self,
-        wire: &'static Wire,
+        endpoint: &'static Endpoint,
         [a, b]: [Proof; 2],
         seek: &Seek,
         question: &Question,
@@ -53,9 +53,11 @@ impl Hosts {
         if !known.verify(sock, &[&a, &b, &question.said()], &question.proof) {
             return Err(failed);
         }
-        let [near, _] = wire.links().ok_or(Reason::LinkLost)?;
+        let [near, _] = endpoint.links().ok_or(Reason::LinkLost)?;
         let owner = core::ptr::from_ref(seek.sock) as usize;
-        let ours = wire.offer(upgrade::ring_len(near), owner).map_err(full)?;
+        let ours = endpoint
+            .offer(upgrade::ring_len(near), owner)
+            .map_err(full)?;
         let grant = |proof| Meeting::Grant {
             connection: seek.connection,
             berth: ours.into(),
@@ -65,11 +67,11 @@ impl Hosts {
         let proof = known.prove(sock, &[&a, &b, &question.proof, &said]);
         let secret = known.secret(sock, &[&a, &b, &question.proof, &said]);
         let (Some(proof), Some(secret)) = (proof, secret) else {
-            wire.withdraw(ours.stream);
+            endpoint.withdraw(ours.stream);
             return Err(failed);
         };
         self.open(
-            wire,
+            endpoint,
             seek,
             ours,
             question.berth.into(),
@@ -81,17 +83,17 @@ impl Hosts {
     /// Opens the stream and has the socket use it.
     pub fn open(
         &self,
-        wire: &'static Wire,
+        endpoint: &'static Endpoint,
         seek: &Seek,
         ours: Offered,
         theirs: Offered,
         terms: (Role, Nonce),
     ) -> Result<(), Reason> {
-        let [near, _] = wire.links().ok_or(Reason::LinkLost)?;
+        let [near, _] = endpoint.links().ok_or(Reason::LinkLost)?;
         let owner = core::ptr::from_ref(seek.sock) as usize;
         let read = seek.sock.rx.kernel_bytes();
         let (role, _) = terms;
-        let opened = wire.open(ours, theirs, terms, read, owner);
+        let opened = endpoint.open(ours, theirs, terms, read, owner);
         opened.map_err(full)?;
         let index = u32::from(ours.stream);
         let attached = upgrade::attach(seek.sock, seek.generation, near, index);
@@ -99,9 +101,9 @@ impl Hosts {
             near.leave_stream(index);
             match role {
                 // The other end has opened it, and is to hear of that.
-                Role::First => wire.leave(ours.stream),
+                Role::First => endpoint.leave(ours.stream),
                 // It has not, and will not be told to.
-                Role::Second => wire.discard(ours.stream),
+                Role::Second => endpoint.discard(ours.stream),
             }
         }
         attached
@@ -129,10 +131,10 @@ impl Hosts {
     /// Why no ring can be offered; `None`: the link is gone, or this end can prove nothing yet.
     pub fn ask(&mut self, seek: Seek, key: Key, patience: u64) -> Result<(), Option<Reason>> {
         let up = self.up(key).ok_or(None)?;
-        let [near, _] = up.wire.links().ok_or(None)?;
+        let [near, _] = up.endpoint.links().ok_or(None)?;
         let known = Known::of(seek.sock).ok_or(None)?;
         let owner = core::ptr::from_ref(seek.sock) as usize;
-        let offered = up.wire.offer(upgrade::ring_len(near), owner);
+        let offered = up.endpoint.offer(upgrade::ring_len(near), owner);
         let ours = offered.map_err(|errno| (errno != libc::ENOTCONN).then(|| full(errno)))?;
         let ask = |proof| Meeting::Ask {
             connection: seek.connection,
@@ -142,10 +144,10 @@ impl Hosts {
         };
         let [a, b] = up.salt;
         let Some(proof) = known.prove(seek.sock, &[&a, &b, &said(ask([0; 16]))]) else {
-            up.wire.withdraw(ours.stream);
+            up.endpoint.withdraw(ours.stream);
             return Err(None);
         };
-        up.wire.with(|pump| pump.meet(ask(proof)));
+        up.endpoint.with(|pump| pump.meet(ask(proof)));
         self.asked.push(Asked {
             key,
             seek,
@@ -241,7 +243,7 @@ impl Hosts {
         if let Some(up) = self.up(key) {
             let reason = reason as u16;
             let deny = Meeting::Deny { connection, reason };
-            up.wire.with(|pump| pump.meet(deny));
+            up.endpoint.with(|pump| pump.meet(deny));
         }
     }
 
@@ -274,9 +276,9 @@ impl Hosts {
         let Some(up) = self.up(key) else {
             return;
         };
-        let (wire, [a, b]) = (up.wire, up.salt);
+        let (endpoint, [a, b]) = (up.endpoint, up.salt);
         let Some(asked) = self.take_asked(key, connection) else {
-            return wire.lose(Lost::Peer(PeerFault::Malformed.into()));
+            return endpoint.lose(Lost::Peer(PeerFault::Malformed.into()));
         };
         let Asked {
             seek, ours, known, ..
@@ -294,18 +296,18 @@ impl Hosts {
             // The other end has opened it, and is to hear that this one has left.
             let owner = core::ptr::from_ref(seek.sock) as usize;
             let terms = (Role::First, Nonce::new([0; 16]));
-            if wire.open(ours, berth.into(), terms, 0, owner).is_ok()
-                && let Some([near, _]) = wire.links()
+            if endpoint.open(ours, berth.into(), terms, 0, owner).is_ok()
+                && let Some([near, _]) = endpoint.links()
             {
                 near.leave_stream(u32::from(ours.stream));
-                wire.leave(ours.stream);
+                endpoint.leave(ours.stream);
             }
             if !proved && !asked.late {
                 seek.stays(Reason::ProofFailed);
             }
             return;
         };
-        let opened = self.open(wire, &seek, ours, berth.into(), (Role::First, secret));
+        let opened = self.open(endpoint, &seek, ours, berth.into(), (Role::First, secret));
         if let Err(reason) = opened {
             return seek.stays(reason);
         }
@@ -326,7 +328,7 @@ impl Hosts {
     /// A question of ours comes to nothing.
     pub fn withdraw(&self, asked: &Asked) {
         if let Some(up) = self.up(asked.key) {
-            up.wire.withdraw(asked.ours.stream);
+            up.endpoint.withdraw(asked.ours.stream);
         }
     }
 }

@@ -41,7 +41,7 @@ use sluice_sockets::{jobs, tcp};
 use sluice_stats::Reason;
 use sluice_stream::Seq;
 use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
-use sluice_transport::verbs::wire::{Hello, Lost, Note, Offered, Wire};
+use sluice_transport::verbs::endpoint::{Endpoint, Hello, Lost, Note, Offered};
 use sluice_transport::verbs::{self, queue};
 
 /// The longest time of a dial and of each of its steps, and the time that the connecting end
@@ -152,11 +152,11 @@ impl Question {
     }
 }
 
-/// A wire in service.
+/// An endpoint in service.
 #[derive(Debug)]
 struct Up {
     key: Key,
-    wire: &'static Wire,
+    endpoint: &'static Endpoint,
     host: IpAddr,
     /// This end's address on the link.
     local: IpAddr,
@@ -194,7 +194,7 @@ struct Hosts {
     /// Hosts that have answered a dial, perhaps by a refusal.
     met: Vec<IpAddr>,
     /// Wires that are not in service.
-    spare: Vec<&'static Wire>,
+    spare: Vec<&'static Endpoint>,
     /// Devices that are in use, whose descriptors were put out of the program's way.
     devices: Vec<Device>,
     /// Queue pairs for direct transfers.
@@ -405,25 +405,25 @@ impl Hosts {
         self.ups.iter().rev().filter(stands)
     }
 
-    /// A wire for an id, with an arena of its own.
+    /// An endpoint for an id, with an arena of its own.
     fn raise(
         &mut self,
         key: Key,
         id: Id,
         [local, host]: [IpAddr; 2],
         answers: bool,
-    ) -> Result<(&'static Wire, Hello), sys::Errno> {
+    ) -> Result<(&'static Endpoint, Hello), sys::Errno> {
         let full = libc::ENOBUFS;
         let arena = Arena::create_local().map_err(|_| libc::ENOMEM)?;
         // By the token a link within the host is found: none has this one.
         let links = Link::open_both(arena, [0, key], false).ok_or(full)?;
         let [near, far] = links;
-        let wire = self
+        let endpoint = self
             .spare
             .pop()
-            .unwrap_or_else(|| Box::leak(Box::new(Wire::new(control_thread::poke))));
+            .unwrap_or_else(|| Box::leak(Box::new(Endpoint::new(control_thread::poke))));
         id.set_key(key);
-        let begun = wire.begin(id, links);
+        let begun = endpoint.begin(id, links);
         let hello = match begun {
             Ok(hello) => hello,
             Err(errno) => {
@@ -431,22 +431,22 @@ impl Hosts {
                     link.kill();
                     link.close_if_unused();
                 }
-                self.spare.push(wire);
+                self.spare.push(endpoint);
                 return Err(errno);
             }
         };
-        near.set_keeper(core::ptr::from_ref(wire) as usize);
-        // As long as the wire is: nobody else may close the link with its last stream.
+        near.set_keeper(core::ptr::from_ref(endpoint) as usize);
+        // As long as the endpoint is: nobody else may close the link with its last stream.
         near.pin();
         far.pin();
-        if let Some(fd) = wire.descriptor() {
+        if let Some(fd) = endpoint.descriptor() {
             // If it is watched already, it stays so.
             verbs::watch(fd, queue::QUEUE, queue::BELL);
         }
-        wire.arm();
+        endpoint.arm();
         self.ups.push(Up {
             key,
-            wire,
+            endpoint,
             host,
             local,
             answers,
@@ -460,7 +460,7 @@ impl Hosts {
             starve_ns: 0,
             until: sys::now_ns() + 2 * DIAL_NS,
         });
-        Ok((wire, hello))
+        Ok((endpoint, hello))
     }
 
     /// A link stands: connections that wait for a dial to that host ask over it.
@@ -481,10 +481,10 @@ impl Hosts {
         }
     }
 
-    /// A wire does not come to stand.
+    /// An endpoint does not come to stand.
     fn give_up(&mut self, key: Key) {
         if let Some(up) = self.up(key) {
-            up.wire.lose(Lost::Gone);
+            up.endpoint.lose(Lost::Gone);
         }
     }
 
@@ -498,10 +498,10 @@ impl Hosts {
             next = Some(next.map_or(left, |n| n.min(left)));
         };
         for at in 0..self.ups.len() {
-            let Some((key, wire)) = self.ups.get(at).map(|up| (up.key, up.wire)) else {
+            let Some((key, endpoint)) = self.ups.get(at).map(|up| (up.key, up.endpoint)) else {
                 break;
             };
-            if self.read_notes(key, wire) {
+            if self.read_notes(key, endpoint) {
                 again(now);
             }
             let host = self.ups.get(at).map(|up| up.host);
@@ -509,8 +509,8 @@ impl Hosts {
             // TCP.
             let expected = self.asked.iter().any(|a| a.key == key && !a.late)
                 || self.listens.iter().any(|l| Some(l.seek.peer.ip()) == host);
-            wire.watch(expected);
-            if let Some(left) = wire.tick(now) {
+            endpoint.watch(expected);
+            if let Some(left) = endpoint.tick(now) {
                 again(now + left);
             }
         }
@@ -541,12 +541,12 @@ impl Hosts {
 
     /// May there be more? A peer that goes on and on does not keep the others from having their
     /// turn.
-    fn read_notes(&mut self, key: Key, wire: &'static Wire) -> bool {
-        let Some([near, _]) = wire.links() else {
+    fn read_notes(&mut self, key: Key, endpoint: &'static Endpoint) -> bool {
+        let Some([near, _]) = endpoint.links() else {
             return false;
         };
         for _ in 0..TURN {
-            let Some(note) = wire.note() else {
+            let Some(note) = endpoint.note() else {
                 return false;
             };
             match note {
@@ -569,16 +569,16 @@ impl Hosts {
                 break;
             };
             if !up.stands && now >= up.until {
-                up.wire.lose(Lost::Silent);
+                up.endpoint.lose(Lost::Silent);
             }
-            let Some(why) = up.wire.is_lost() else {
+            let Some(why) = up.endpoint.is_lost() else {
                 continue;
             };
-            let Some([near, far]) = up.wire.links() else {
+            let Some([near, far]) = up.endpoint.links() else {
                 continue;
             };
             if !core::mem::replace(&mut up.lost, true) {
-                let (wire, key, stood) = (up.wire, up.key, up.stands);
+                let (endpoint, key, stood) = (up.endpoint, up.key, up.stands);
                 if stood {
                     sluice_stats::ROOT.links.lower(1);
                 }
@@ -590,7 +590,7 @@ impl Hosts {
                 );
                 let lost: Vec<Asked> = self.asked.extract_if(.., |a| a.key == key).collect();
                 for asked in lost {
-                    wire.withdraw(asked.ours.stream);
+                    endpoint.withdraw(asked.ours.stream);
                     if !asked.late {
                         asked.seek.stays(Reason::LinkLost);
                     }
@@ -604,7 +604,9 @@ impl Hosts {
             let Some(up) = self.ups.get_mut(at) else {
                 break;
             };
-            if up.until != 0 && (remote::lost(near, up.wire, now >= up.until) || now >= up.until) {
+            if up.until != 0
+                && (remote::lost(near, up.endpoint, now >= up.until) || now >= up.until)
+            {
                 up.until = 0;
                 sluice_sockets::sock::watcher::link_lost(near);
             }
@@ -612,15 +614,15 @@ impl Hosts {
         self.tell_lost();
         let mut at = 0;
         while let Some(up) = self.ups.get(at) {
-            let links = up.wire.links().filter(|_| up.told);
+            let links = up.endpoint.links().filter(|_| up.told);
             let over = links
                 .is_some_and(|[near, far]| near.stream_count() == 1 && far.stream_count() == 1);
             if let (true, Some([near, far])) = (over, links) {
                 let up = self.ups.swap_remove(at);
                 near.set_keeper(0);
-                up.wire.end();
+                up.endpoint.end();
                 close(near, far);
-                self.spare.push(up.wire);
+                self.spare.push(up.endpoint);
             } else {
                 at += 1;
             }
@@ -630,7 +632,7 @@ impl Hosts {
     /// Tells peers of links that are lost, as soon as their port carries anything.
     fn tell_lost(&mut self) {
         for up in self.ups.iter_mut().filter(|up| up.lost && !up.told) {
-            let told = up.wire.with_id(|id| {
+            let told = up.endpoint.with_id(|id| {
                 let active = id.is_port_active();
                 if active {
                     id.disconnect();
@@ -649,11 +651,11 @@ impl Hosts {
                     queue::condemn(address);
                 }
                 for up in self.ups.iter().filter(|up| !up.lost) {
-                    if up.wire.is_lane_met_by(*device, trouble) {
-                        up.wire.lose_lane();
+                    if up.endpoint.is_lane_met_by(*device, trouble) {
+                        up.endpoint.lose_lane();
                     }
-                    if up.wire.is_met_by(*device, trouble) {
-                        up.wire.lose(Lost::Device(0));
+                    if up.endpoint.is_met_by(*device, trouble) {
+                        up.endpoint.lose(Lost::Device(0));
                     }
                 }
             }
@@ -704,8 +706,8 @@ fn feed(up: &mut Up, now: u64) -> Option<u64> {
     if config().mode != Mode::Direct || !due && up.starve_ns != 0 {
         return Some(up.starve_ns).filter(|at| *at != 0);
     }
-    for stream in up.wire.starved(&mut up.starving) {
-        if let Some([near, _]) = up.wire.links()
+    for stream in up.endpoint.starved(&mut up.starving) {
+        if let Some([near, _]) = up.endpoint.links()
             && let Some(sock) = sock::sock_of(near, u32::from(stream))
         {
             sock.pin(Reason::DirectNoAdvert);
@@ -713,7 +715,11 @@ fn feed(up: &mut Up, now: u64) -> Option<u64> {
         }
     }
     let [there, not_yet] = STARVE_NS;
-    let wait = if up.wire.has_lane() { there } else { not_yet };
+    let wait = if up.endpoint.has_lane() {
+        there
+    } else {
+        not_yet
+    };
     up.starve_ns = if up.starving.is_empty() {
         0
     } else {
@@ -722,7 +728,7 @@ fn feed(up: &mut Up, now: u64) -> Option<u64> {
     Some(up.starve_ns).filter(|at| *at != 0)
 }
 
-/// Both ends of a link whose wire has ended.
+/// Both ends of a link whose endpoint has ended.
 fn close(near: &'static Link, far: &'static Link) {
     for link in [far, near] {
         link.kill();

@@ -1,8 +1,8 @@
 //! The control thread goes on with the switch of a stream to another host, or with its way back.
 //!
-//! Reading and writing are as ever: the wire's pump plays the peer. What differs is what decides.
-//! Within a host the two words do; here [`Transit`](sluice_stream::Transit) does, which both halves
-//! of the socket ask, and the words only stop the program's threads:
+//! Reading and writing are as ever: the endpoint's pump plays the peer. What differs is what
+//! decides. Within a host the two words do; here [`Transit`](sluice_stream::Transit) does, which
+//! both halves of the socket ask, and the words only stop the program's threads:
 //!
 //! ```text
 //!   rx  Proved ──peer's N──► Draining ──► Link ──record, all read──► Returning ──► Plain
@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_stream::pump::{Pump, Stepped};
 use sluice_stream::record::Out;
-use sluice_transport::verbs::wire::{Lost, Wire};
+use sluice_transport::verbs::endpoint::{Endpoint, Lost};
 
 /// By the control thread: goes on with the switch of the socket's stream, or with its way back.
 pub fn advance(sock: &'static Sock) {
@@ -34,9 +34,9 @@ pub fn advance(sock: &'static Sock) {
         hear_tcp(sock, fd);
     }
     if let Ok(_tx) = sock.tx.lock.enter()
-        && let Some((wire, stream)) = of(sock)
+        && let Some((endpoint, stream)) = of(sock)
     {
-        switch(sock, wire, stream);
+        switch(sock, endpoint, stream);
     }
     if is_remote(sock) && sock.rx.state() != State::Plain {
         hear_tcp(sock, fd);
@@ -44,14 +44,14 @@ pub fn advance(sock: &'static Sock) {
 }
 
 /// Under both locks.
-fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
+fn switch(sock: &'static Sock, endpoint: &Endpoint, stream: u16) {
     let mut entered = false;
     loop {
         let read = match sock.rx.state() {
             State::Proved | State::Draining => sock.rx.kernel_bytes(),
             _ => 0,
         };
-        let now = wire.with_stream(stream, |pump| {
+        let now = endpoint.with_stream(stream, |pump| {
             let fine = pump.on_tcp_read(stream, read);
             let stepped = fine.and_then(|()| pump.step(stream));
             entered |= enter(sock, pump, stream);
@@ -62,11 +62,11 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
         });
         match now {
             Some((Err(lie), _)) => {
-                wire.lose(Lost::Peer(lie));
+                endpoint.lose(Lost::Peer(lie));
                 break;
             }
             Some((Ok(stepped), wants)) => {
-                if wants && fix(sock, wire, stream, &mut entered) || stepped == Stepped::Taken {
+                if wants && fix(sock, endpoint, stream, &mut entered) || stepped == Stepped::Taken {
                     continue;
                 }
                 if stepped == Stepped::Far {
@@ -87,7 +87,7 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
         // A reader of TCP without a limit looks anew.
         tell_readers(sock);
     }
-    let now = wire.with(|pump| {
+    let now = endpoint.with(|pump| {
         let transit = pump.transit(stream)?;
         let leaves = transit.is_leaving();
         Some((transit.out(), leaves))
@@ -100,7 +100,7 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
         sock.note_upgraded(sluice_stats::Transport::Verbs);
     }
     if leaves {
-        follow_tx_locked(sock, given_up(wire));
+        follow_tx_locked(sock, given_up(endpoint));
     }
 }
 
@@ -128,12 +128,12 @@ fn consents(sock: &Sock) -> bool {
 }
 
 /// Under both locks: fixes our N, if it may be now.
-fn fix(sock: &'static Sock, wire: &Wire, stream: u16, entered: &mut bool) -> bool {
+fn fix(sock: &'static Sock, endpoint: &Endpoint, stream: u16, entered: &mut bool) -> bool {
     if sock.tx.state() != State::Proved || !consents(sock) || sock.tx.in_kernel() != 0 {
         return false;
     }
     let fixed = upgrade::take_ring(sock, |n| {
-        let fixed = wire.with(|pump| {
+        let fixed = endpoint.with(|pump| {
             let fixed = pump.transit(stream).is_some_and(|t| t.fix(n).is_ok());
             *entered |= enter(sock, pump, stream);
             pump.settle(stream);
@@ -155,12 +155,12 @@ fn fix(sock: &'static Sock, wire: &Wire, stream: u16, entered: &mut bool) -> boo
     }
 }
 
-/// The wire is lost: by the control thread. A peer that has died shows it on TCP in a moment, and a
-/// record written before would make a reset of that: true when all streams went on, in any case
-/// when it is `late`.
-pub fn lost(near: &'static Link, wire: &Wire, late: bool) -> bool {
+/// The endpoint is lost: by the control thread. A peer that has died shows it on TCP in a moment,
+/// and a record written before would make a reset of that: true when all streams went on, in any
+/// case when it is `late`.
+pub fn lost(near: &'static Link, endpoint: &Endpoint, late: bool) -> bool {
     let mut all = true;
-    for stream in wire.streams() {
+    for stream in endpoint.streams() {
         let Some(sock) = sock::sock_of(near, u32::from(stream)) else {
             continue;
         };

@@ -41,7 +41,7 @@ pub enum Found {
 /// A recv is about to wait, and nothing is there: lends its buffer if that is worth it. True: it
 /// did.
 pub fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mut Nap) -> bool {
-    let Some((wire, stream)) = of(sock) else {
+    let Some((endpoint, stream)) = of(sock) else {
         return false;
     };
     let mut room = [iovec {
@@ -59,7 +59,7 @@ pub fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mut Nap) 
     if is_any(sock) || len < verbs::least() as usize {
         return false;
     }
-    let now = wire.with_stream(stream, |pump| {
+    let now = endpoint.with_stream(stream, |pump| {
         (
             pump.may_lend(stream, len as u32),
             pump.is_direct() && !pump.has_direct(),
@@ -68,7 +68,7 @@ pub fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mut Nap) 
     match now {
         Some((true, _)) => {}
         Some((_, true)) => {
-            wire.want_lane();
+            endpoint.want_lane();
             return false;
         }
         _ => return false,
@@ -83,7 +83,7 @@ pub fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mut Nap) 
         nap.mask = sluice_runtime::thread::block_signals();
     }
     // SAFETY: the buffer of a call that waits; a buffer that is none is refused.
-    let region = wire.inside(|inner| unsafe { inner.lend_out(base.cast(), len) });
+    let region = endpoint.inside(|inner| unsafe { inner.lend_out(base.cast(), len) });
     let Some(Ok(region)) = region else {
         memory::give(len);
         sluice_runtime::thread::unblock_signals(nap.mask.take());
@@ -104,7 +104,7 @@ pub fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mut Nap) 
     nap.note(sock);
     nap.lent = true;
     nap.abandoned = Some(revoke);
-    let told = wire.with_stream(stream, |pump| pump.lend(stream, &loan).is_some());
+    let told = endpoint.with_stream(stream, |pump| pump.lend(stream, &loan).is_some());
     if told != Some(true) {
         back(sock, nap);
         return false;
@@ -120,16 +120,16 @@ pub fn look(sock: &'static Sock, cursor: &mut Cursor, nap: &mut Nap) -> Found {
         end(sock);
         return Found::Ended;
     }
-    let Some((wire, stream)) = of(sock) else {
+    let Some((endpoint, stream)) = of(sock) else {
         back(sock, nap);
         return Found::Ended;
     };
-    let now = wire.with_stream(stream, |pump| (pump.landed(stream), pump.is_lent(stream)));
+    let now = endpoint.with_stream(stream, |pump| (pump.landed(stream), pump.is_lent(stream)));
     let (mut landed, goes_on) = now.unwrap_or((0, false));
     if !goes_on {
         sock.lent.shut();
         // Between the look and this more may have come.
-        landed = wire
+        landed = endpoint
             .with_stream(stream, |pump| pump.revoke(stream))
             .unwrap_or(landed);
     }
@@ -193,10 +193,10 @@ pub fn end(sock: &'static Sock) {
     if sock.lent.frame.swap(0, Ordering::Relaxed) == 0 {
         return;
     }
-    let Some((wire, stream)) = of(sock) else {
+    let Some((endpoint, stream)) = of(sock) else {
         return;
     };
-    let landed = wire.with_stream(stream, |pump| pump.revoke(stream));
+    let landed = endpoint.with_stream(stream, |pump| pump.revoke(stream));
     sock.conn().rx.adverts_revoked.add(1);
     let had = sock.lent.taken.load(Ordering::Relaxed) as usize;
     let n = landed.unwrap_or(0) as usize;

@@ -61,10 +61,10 @@ pub fn finish_within(sock: &'static Sock, ns: u64) {
 fn hand_over(sock: &'static Sock, until_ns: u64) {
     loop {
         advance(sock);
-        let Some((wire, stream)) = of(sock) else {
+        let Some((endpoint, stream)) = of(sock) else {
             return;
         };
-        let clean = wire.with_stream(stream, |pump| {
+        let clean = endpoint.with_stream(stream, |pump| {
             pump.transit(stream)
                 .is_none_or(|t| t.is_clean() || t.is_dead().is_some())
         });
@@ -73,7 +73,7 @@ fn hand_over(sock: &'static Sock, until_ns: u64) {
         }
         let now = sys::now_ns();
         if now >= until_ns {
-            wire.with(|pump| {
+            endpoint.with(|pump| {
                 if let Some(transit) = pump.transit(stream) {
                     transit.give_up();
                 }
@@ -114,9 +114,11 @@ fn drive_while(sock: &'static Sock, until_ns: u64, goes_on: impl Fn() -> bool) {
 /// Sleeps until the link or TCP has news, or 1 ms is over, since TCP does not tell that all was
 /// acknowledged.
 fn wait(sock: &'static Sock, until_ns: u64) {
-    let Some((wire, _)) = of(sock) else { return };
+    let Some((endpoint, _)) = of(sock) else {
+        return;
+    };
     let fd = sock.fd.load(Ordering::Relaxed);
-    wire.calm();
+    endpoint.calm();
     let mut tcp = libc::POLLIN;
     // Bytes before the record that nobody reads, or a part of one: these make no news.
     if tcp::has_bytes(fd) {
@@ -125,7 +127,7 @@ fn wait(sock: &'static Sock, until_ns: u64) {
     if sock.tx.state() == State::Resending && !is_held(sock) {
         tcp |= libc::POLLOUT;
     }
-    let link = wire.descriptor().unwrap_or(-1);
+    let link = endpoint.descriptor().unwrap_or(-1);
     let mut fds = [(link, libc::POLLIN), (fd, tcp)].map(|(fd, events)| libc::pollfd {
         fd,
         events,

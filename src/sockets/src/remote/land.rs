@@ -11,8 +11,8 @@ use sluice_fabric::sys;
 use sluice_stats::Reason;
 use sluice_stream::Mode;
 use sluice_transport::verbs;
-use sluice_transport::verbs::parts::Parts;
-use sluice_transport::verbs::wire::Wire;
+use sluice_transport::verbs::endpoint::Endpoint;
+use sluice_transport::verbs::endpoint_state::EndpointState;
 
 /// A send has done all that it had to, but what it wrote to a buffer of the peer's is to be told
 /// when it is there: waits for that, so that it takes nothing more of this process. Not for long: a
@@ -22,34 +22,35 @@ use sluice_transport::verbs::wire::Wire;
 /// buffer for it, or if it does not for a while, until TCP has it.
 pub fn land(sock: &'static Sock, waits: impl Fn() -> bool) {
     const LAND_NS: u64 = 5_000_000;
-    let Some((wire, stream)) = of(sock).filter(|_| verbs::mode::is_on()) else {
+    let Some((endpoint, stream)) = of(sock).filter(|_| verbs::mode::is_on()) else {
         return;
     };
     if verbs::mode::mode() == Mode::Direct && waits() {
-        await_taker(sock, wire, stream);
+        await_taker(sock, endpoint, stream);
     }
-    yield_while(wire, LAND_NS, || {
-        wire.inside(|inner| inner.pump.is_writing(stream)) == Some(true)
+    yield_while(endpoint, LAND_NS, || {
+        endpoint.inside(|inner| inner.pump.is_writing(stream)) == Some(true)
     });
 }
 
 #[cold]
-fn await_taker(sock: &'static Sock, wire: &Wire, stream: u16) {
+fn await_taker(sock: &'static Sock, endpoint: &Endpoint, stream: u16) {
     // Not for long: a reader that is stopped has nothing to say.
     const WORD_NS: u64 = 200_000_000;
     let generation = sock.generation.load(Ordering::Acquire);
     let waits = || {
-        wire.inside(|inner| inner.pump.awaits_buffer(stream))
+        endpoint
+            .inside(|inner| inner.pump.awaits_buffer(stream))
             .flatten()
     };
     let starves = |at| {
-        let starves = |inner: &mut Parts| inner.pump.starved().any(|of| of == (stream, at));
-        wire.inside(starves) == Some(true)
+        let starves = |inner: &mut EndpointState| inner.pump.starved().any(|of| of == (stream, at));
+        endpoint.inside(starves) == Some(true)
     };
-    wire.drive();
+    endpoint.drive();
     let [there, not_yet] = STARVE_NS;
     while let Some(at) = waits() {
-        let patience = if wire.has_lane() { there } else { not_yet };
+        let patience = if endpoint.has_lane() { there } else { not_yet };
         let Ok(section) = sock.tx.lock.enter() else {
             return;
         };

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_stream::record::Out;
 use sluice_transport::verbs;
-use sluice_transport::verbs::wire::Wire;
+use sluice_transport::verbs::endpoint::Endpoint;
 
 /// Does the socket's stream go to another host?
 #[inline]
@@ -15,10 +15,10 @@ pub fn is_remote(sock: &Sock) -> bool {
 }
 
 /// The queue pair that carries a socket's stream to another host, and the stream's number there.
-pub fn of(sock: &Sock) -> Option<(&'static Wire, u16)> {
+pub fn of(sock: &Sock) -> Option<(&'static Endpoint, u16)> {
     let link = sock.link().filter(|link| !link.is_foreign())?;
     Some((
-        verbs::wire_of(link)?,
+        verbs::endpoint_of(link)?,
         sock.index.load(Ordering::Relaxed) as u16,
     ))
 }
@@ -38,23 +38,24 @@ pub fn hides_tcp(sock: &Sock) -> bool {
 
 /// Is the record heard, or none to come?
 fn is_decided(sock: &Sock) -> bool {
-    let Some((wire, stream)) = of(sock) else {
+    let Some((endpoint, stream)) = of(sock) else {
         return true;
     };
-    let over = wire.with(|pump| pump.transit(stream).is_none_or(|t| t.is_over()));
+    let over = endpoint.with(|pump| pump.transit(stream).is_none_or(|t| t.is_over()));
     over == Some(true)
 }
 
 /// Under the tx lock: does a buffer of the peer's wait for what is sent?
 pub fn goes_direct(sock: &Sock) -> bool {
-    let Some((wire, stream)) = of(sock).filter(|_| sluice_transport::verbs::mode::is_on()) else {
+    let Some((endpoint, stream)) = of(sock).filter(|_| sluice_transport::verbs::mode::is_on())
+    else {
         return false;
     };
-    wire.inside(|inner| inner.pump.has_fresh(stream)) == Some(true)
+    endpoint.inside(|inner| inner.pump.has_fresh(stream)) == Some(true)
 }
 
-/// Drives the wire, and lets others run, while `goes_on`, at most for so many ns.
-pub(super) fn yield_while(wire: &Wire, ns: u64, goes_on: impl Fn() -> bool) {
+/// Drives the endpoint, and lets others run, while `goes_on`, at most for so many ns.
+pub(super) fn yield_while(endpoint: &Endpoint, ns: u64, goes_on: impl Fn() -> bool) {
     let mut until = 0;
     while goes_on() {
         let now = sys::now_ns();
@@ -63,7 +64,7 @@ pub(super) fn yield_while(wire: &Wire, ns: u64, goes_on: impl Fn() -> bool) {
         } else if now >= until {
             return;
         }
-        wire.drive();
+        endpoint.drive();
         sys::sched_yield();
     }
 }
@@ -73,14 +74,17 @@ pub(super) fn yield_while(wire: &Wire, ns: u64, goes_on: impl Fn() -> bool) {
 /// answers also for one that is stopped.
 pub fn deliver(sock: &Sock) {
     const DELIVER_NS: u64 = 20_000_000;
-    let Some((wire, _)) = of(sock) else { return };
-    wire.drive();
-    let done = wire.inside(|inner| {
+    let Some((endpoint, _)) = of(sock) else {
+        return;
+    };
+    endpoint.drive();
+    let done = endpoint.inside(|inner| {
         inner.pump.probe();
         inner.complete + inner.pump.outstanding() as u64
     });
-    yield_while(wire, DELIVER_NS, || {
-        wire.inside(|inner| Some(inner.complete) < done) == Some(true) && wire.is_lost().is_none()
+    yield_while(endpoint, DELIVER_NS, || {
+        endpoint.inside(|inner| Some(inner.complete) < done) == Some(true)
+            && endpoint.is_lost().is_none()
     });
 }
 
@@ -97,8 +101,8 @@ pub fn wants_more(sock: &Sock, unread: u64, ring_len: u64) {
 
 #[cold]
 fn flush(sock: &Sock) {
-    if let Some((wire, stream)) = of(sock) {
-        wire.with_stream(stream, |pump| pump.flush(stream));
+    if let Some((endpoint, stream)) = of(sock) {
+        endpoint.with_stream(stream, |pump| pump.flush(stream));
     }
 }
 
@@ -109,18 +113,19 @@ pub fn is_switching(sock: &Sock) -> bool {
 
 /// Does the peer wait for this end to read TCP?
 pub fn is_far(sock: &Sock) -> bool {
-    of(sock).is_some_and(|(wire, stream)| wire.with(|pump| pump.is_far(stream)) == Some(true))
+    of(sock)
+        .is_some_and(|(endpoint, stream)| endpoint.with(|pump| pump.is_far(stream)) == Some(true))
 }
 
 /// Must a write after a demotion wait for the link, or the peer, rather than for TCP?
 pub fn is_held(sock: &'static Sock) -> bool {
-    let Some((wire, stream)) = of(sock) else {
+    let Some((endpoint, stream)) = of(sock) else {
         return false;
     };
-    let held = wire.with(|pump| {
+    let held = endpoint.with(|pump| {
         let due = pump.record(stream).is_some();
         let held = pump.transit(stream).is_some_and(|t| t.out() == Out::Held);
         held && !due
     });
-    held.unwrap_or_else(|| wire.is_interrupted())
+    held.unwrap_or_else(|| endpoint.is_interrupted())
 }

@@ -13,26 +13,26 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 use sluice_stream::record::{Head, RECORD_LEN};
-use sluice_transport::verbs::wire::{Lost, Wire};
+use sluice_transport::verbs::endpoint::{Endpoint, Lost};
 
 /// Under the rx lock: what TCP has to tell is looked at, up to the peer's record. True: look again.
 pub fn hear_tcp(sock: &'static Sock, fd: i32) -> bool {
-    let Some((wire, stream)) = of(sock) else {
+    let Some((endpoint, stream)) = of(sock) else {
         return false;
     };
     let mut changed = false;
     if sock.rx.state() == State::Link {
-        changed = hear_head(sock, fd, wire, stream);
+        changed = hear_head(sock, fd, endpoint, stream);
     } else if sock.rx.state() == State::Returning {
         let read = sock.rx.kernel_bytes();
-        wire.with(|pump| pump.on_tcp_read(stream, read));
+        endpoint.with(|pump| pump.on_tcp_read(stream, read));
     }
-    go_back(sock, wire, stream) || changed
+    go_back(sock, endpoint, stream) || changed
 }
 
-fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
+fn hear_head(sock: &'static Sock, fd: i32, endpoint: &Endpoint, stream: u16) -> bool {
     let read = sock.rx.from.load(Ordering::Relaxed);
-    let at_head = wire.with_stream(stream, |pump| {
+    let at_head = endpoint.with_stream(stream, |pump| {
         let _ = pump.on_tcp_read(stream, read);
         pump.transit(stream).is_some_and(|t| t.is_at_head())
     });
@@ -44,10 +44,10 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
     let over = tcp::has_ended(fd);
     if over {
         // What the link has brought by now came before that.
-        wire.drive();
+        endpoint.drive();
     }
     let mut head = [0u8; RECORD_LEN];
-    let kept = part_of(wire, stream, &mut head);
+    let kept = part_of(endpoint, stream, &mut head);
     let mut got = kept;
     if tcp::unread(fd) > 0 {
         let room = head.get_mut(kept..).unwrap_or_default();
@@ -57,7 +57,7 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
     } else if over && sys::has_error(fd) {
         // Only of a TCP that was over before its bytes were looked for: else a record and the reset
         // after it may have come in between.
-        wire.with(|pump| {
+        endpoint.with(|pump| {
             if let Some(transit) = pump.transit(stream) {
                 transit.on_tcp_error();
             }
@@ -71,7 +71,7 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
         return false;
     }
     let head = head.get(..got).unwrap_or_default();
-    let is = wire.with(|pump| {
+    let is = endpoint.with(|pump| {
         let transit = pump.transit(stream)?;
         let is = transit.on_head(head, ended);
         let part = is == Head::Wait && transit.is_part(head);
@@ -82,49 +82,49 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
         return false;
     };
     match is {
-        Head::Record => take_record(sock, fd, wire, stream, RECORD_LEN - kept),
+        Head::Record => take_record(sock, fd, endpoint, stream, RECORD_LEN - kept),
         Head::Data => {
-            follow_tx(sock, given_up(wire));
+            follow_tx(sock, given_up(endpoint));
             true
         }
         Head::Wait if is_part => {
             // Left there it would be told as something to read until the rest has come.
             let removed = remove(sock, fd, got - kept);
             let part = head.get(kept..kept + removed).unwrap_or_default();
-            wire.with(|pump| pump.on_part_removed(stream, part));
+            endpoint.with(|pump| pump.on_part_removed(stream, part));
             false
         }
-        Head::Wait => is_dead_by_silence(sock, wire, stream),
+        Head::Wait => is_dead_by_silence(sock, endpoint, stream),
     }
 }
 
 /// The peer's record is here, `len` bytes of it on TCP still.
-fn take_record(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16, len: usize) -> bool {
+fn take_record(sock: &'static Sock, fd: i32, endpoint: &Endpoint, stream: u16, len: usize) -> bool {
     let removed = remove(sock, fd, len);
-    let asks = wire.with_stream(stream, |pump| {
+    let asks = endpoint.with_stream(stream, |pump| {
         pump.on_record_removed(stream, removed as u64);
         pump.transit(stream).is_some_and(|t| t.peer_lost())
     });
     if asks == Some(true) {
         // Its device may have no way to tell ours.
-        wire.lose(Lost::Gone);
+        endpoint.lose(Lost::Gone);
     }
-    follow_tx(sock, given_up(wire));
+    follow_tx(sock, given_up(endpoint));
     true
 }
 
 /// Bytes lie on TCP that only more can decide about. Have they for so long that the peer is taken
 /// for dead, or is it already?
-fn is_dead_by_silence(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
-    if is_silent(sock, wire, stream) {
-        wire.with(|pump| {
+fn is_dead_by_silence(sock: &'static Sock, endpoint: &Endpoint, stream: u16) -> bool {
+    if is_silent(sock, endpoint, stream) {
+        endpoint.with(|pump| {
             if let Some(transit) = pump.transit(stream) {
                 transit.give_up();
             }
             pump.settle(stream);
         });
     }
-    let dead = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_dead().is_some()));
+    let dead = endpoint.with(|pump| pump.transit(stream).is_some_and(|t| t.is_dead().is_some()));
     if dead == Some(true) {
         follow_tx(sock, Reason::PeerDied);
     }
@@ -136,8 +136,8 @@ fn is_dead_by_silence(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
 const UNDECIDED_NS: u64 = 2_000_000_000;
 
 /// Have bytes that only more can decide about been there for that long?
-fn is_silent(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
-    let undecided = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_undecided()));
+fn is_silent(sock: &'static Sock, endpoint: &Endpoint, stream: u16) -> bool {
+    let undecided = endpoint.with(|pump| pump.transit(stream).is_some_and(|t| t.is_undecided()));
     if undecided != Some(true) {
         return false;
     }
@@ -182,18 +182,18 @@ pub fn records() -> u64 {
 /// Under the rx lock: TCP has come to its end while the link's bytes, or those that come after
 /// them, are awaited. Whether the program sees that end; else the connection is reset.
 pub fn tcp_ended(sock: &'static Sock) -> bool {
-    let Some((wire, stream)) = of(sock) else {
+    let Some((endpoint, stream)) = of(sock) else {
         return true;
     };
     let read = sock.rx.kernel_bytes();
-    let whole = wire.with_stream(stream, |pump| {
+    let whole = endpoint.with_stream(stream, |pump| {
         let _ = pump.on_tcp_read(stream, read);
         let whole = pump.transit(stream).is_none_or(|t| t.on_tcp_end());
         pump.settle(stream);
         whole
     });
     if whole == Some(false) {
-        go_back(sock, wire, stream);
+        go_back(sock, endpoint, stream);
         follow_tx(sock, Reason::PeerDied);
         return false;
     }
@@ -221,8 +221,8 @@ pub fn has_input(sock: &'static Sock, fd: i32) -> bool {
         return true;
     }
     let hidden = hears(sock);
-    if let Some((wire, stream)) = of(sock) {
-        drop_crossing(wire, stream, fd);
+    if let Some((endpoint, stream)) = of(sock) {
+        drop_crossing(endpoint, stream, fd);
     }
     !hidden && tcp::unread(fd) > 0
 }

@@ -1,6 +1,6 @@
 //! A stream to another host on its way back to TCP.
 //!
-//! Locks: a socket's rx, then its tx, then the wire's, which is a leaf.
+//! Locks: a socket's rx, then its tx, then the endpoint's, which is a leaf.
 
 use super::claim::{claim, leaving_of};
 use super::link::of;
@@ -12,12 +12,12 @@ use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_stats::Reason;
 use sluice_stream::record::Leave;
-use sluice_transport::verbs::wire::{Lost, Wire};
+use sluice_transport::verbs::endpoint::{Endpoint, Lost};
 
 /// Under the tx lock, in state Proved or Link: the stream is given up, and what is not sent goes
 /// back to TCP.
 pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
-    let (Some((wire, stream)), Some(dir)) = (of(sock), sock.tx.dir()) else {
+    let (Some((endpoint, stream)), Some(dir)) = (of(sock), sock.tx.dir()) else {
         return Resent::All;
     };
     // What was read is certain while nobody reads.
@@ -33,7 +33,7 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     } else {
         how
     };
-    leave_stream(sock, wire, stream, how);
+    leave_stream(sock, endpoint, stream, how);
     drop(still);
     settle(sock, dir)
 }
@@ -58,11 +58,11 @@ pub fn demote(sock: &'static Sock, reason: Reason) -> bool {
         return false;
     };
     if let Ok(_tx) = sock.tx.lock.enter() {
-        if let Some((wire, stream)) = of(sock) {
+        if let Some((endpoint, stream)) = of(sock) {
             why::count(sock, reason);
-            leave_stream(sock, wire, stream, leaving_of(sock, reason));
+            leave_stream(sock, endpoint, stream, leaving_of(sock, reason));
             follow_tx_locked(sock, reason);
-            go_back(sock, wire, stream);
+            go_back(sock, endpoint, stream);
         } else {
             claim(sock, &sock.tx);
             claim(sock, &sock.rx);
@@ -74,22 +74,22 @@ pub fn demote(sock: &'static Sock, reason: Reason) -> bool {
 /// Under the rx lock, in any state but Plain: the stream is given up. What the link has brought is
 /// still read.
 pub fn settle_rx(sock: &'static Sock, reason: Reason) {
-    let Some((wire, stream)) = of(sock) else {
+    let Some((endpoint, stream)) = of(sock) else {
         return;
     };
-    leave_stream(sock, wire, stream, leaving_of(sock, reason));
-    go_back(sock, wire, stream);
+    leave_stream(sock, endpoint, stream, leaving_of(sock, reason));
+    go_back(sock, endpoint, stream);
     // The other half is to follow.
     jobs::advance(sock);
 }
 
 /// Under both locks or the rx lock: when all of the link's bytes are read and TCP goes on, it is
 /// TCP's turn.
-pub(crate) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
+pub(crate) fn go_back(sock: &'static Sock, endpoint: &Endpoint, stream: u16) -> bool {
     let Some(dir) = sock.rx.dir() else {
         return false;
     };
-    let now = wire.with_stream(stream, |pump| {
+    let now = endpoint.with_stream(stream, |pump| {
         let reset = pump.reset(stream);
         let transit = pump.transit(stream)?;
         let open = transit.tcp_room() == u64::MAX && transit.is_over();
@@ -111,7 +111,7 @@ pub(crate) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     let drained = sock.rx.state() != State::Link || !unread;
     // What others read is not counted here.
     let settled = owed == 0 || sock.handed.load(Ordering::Relaxed);
-    if open && sock.has_shut_both() && may_cross(sock, wire, stream) {
+    if open && sock.has_shut_both() && may_cross(sock, endpoint, stream) {
         return false;
     }
     if dead && drained || open && settled {
@@ -159,8 +159,8 @@ fn finish_rx(sock: &'static Sock) {
 }
 
 /// Why a stream that this end did not leave is on its way back.
-pub(crate) fn given_up(wire: &Wire) -> Reason {
-    match wire.is_lost() {
+pub(crate) fn given_up(endpoint: &Endpoint) -> Reason {
+    match endpoint.is_lost() {
         None => Reason::PeerDemoted,
         Some(Lost::Peer(_)) => Reason::PeerHostile,
         Some(_) => Reason::LinkLost,
@@ -178,8 +178,8 @@ pub(super) fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
     match sock.tx.state() {
         State::Proved | State::Link => {
             why::count(sock, reason);
-            if let Some((wire, stream)) = of(sock) {
-                leave_stream(sock, wire, stream, leaving_of(sock, reason));
+            if let Some((endpoint, stream)) = of(sock) {
+                leave_stream(sock, endpoint, stream, leaving_of(sock, reason));
             }
             if let Some(dir) = sock.tx.dir() {
                 resend::goes_on(sock, settle(sock, dir));

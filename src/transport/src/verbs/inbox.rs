@@ -111,7 +111,7 @@ impl<W: Copy> Inboxes<W> {
         !self.due.is_empty()
     }
 
-    /// The wire to be driven next; no thread has driven it yet.
+    /// The endpoint to be driven next; no thread has driven it yet.
     pub(crate) fn next_due(&mut self) -> Option<W> {
         let at = self.due.pop_front()?;
         let inbox = self.all.get_mut(at)?.as_mut()?;

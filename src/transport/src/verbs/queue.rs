@@ -1,42 +1,42 @@
 //! The completion queue that all links of a device share, with the one descriptor that tells of
 //! news.
 //!
-//! A thread that polls it gets what has come for any link. News of the wire that is being driven
-//! are dealt with at once; others go to their wires' inboxes, and the same thread drives those
-//! wires when it is through with its own. So one look finds the news of all, and a sleeper hears of
-//! its own by the thread that looks first.
+//! A thread that polls it gets what has come for any link. News of the endpoint that is being
+//! driven are dealt with at once; others go to their endpoints' inboxes, and the same thread drives
+//! those endpoints when it is through with its own. So one look finds the news of all, and a
+//! sleeper hears of its own by the thread that looks first.
 //!
-//! Locks: a wire's inner, then the queue's, a leaf. It is held for a look, never while a wire is
-//! driven, and no thread holds the inner locks of two wires. A thread that takes news of a wire
-//! holds its inner lock until they are dealt with: they keep their order.
+//! Locks: an endpoint's inner, then the queue's, a leaf. It is held for a look, never while an
+//! endpoint is driven, and no thread holds the inner locks of two endpoints. A thread that takes
+//! news of an endpoint holds its inner lock until they are dealt with: they keep their order.
 //!
 //! No wake-up is lost (S: the sleeper, P: the poller; `[ ]`: under the queue's lock):
 //!
 //! ```text
 //!   S: announces                       P: [polls; something came: no longer armed]
-//!      [lists its wire as keen, arms]     drives the wires that it came for
-//!      polls once more                    [not armed, and a keen wire: arms]
+//!      [lists its endpoint as keen, arms]     drives the endpoints that it came for
+//!      polls once more                    [not armed, and a keen endpoint: arms]
 //!      sleeps                             polls once more, drives
 //! ```
 //!
 //! If P's poll comes before S arms, S's own look finds the rest, and what comes later is told by
-//! the descriptor. If it comes after, the wire is listed and S has announced, unless news woke it:
-//! P arms for it. A wire leaves the list only when it is looked at under the lock and is not keen:
-//! S lists it after announcing, so a thread that looks later sees it asleep.
+//! the descriptor. If it comes after, the endpoint is listed and S has announced, unless news woke
+//! it: P arms for it. An endpoint leaves the list only when it is looked at under the lock and is
+//! not keen: S lists it after announcing, so a thread that looks later sees it asleep.
 //!
-//! A wire that no thread sleeps for and none has slept for ([`Keen::Unless`]) is the control
+//! An endpoint that no thread sleeps for and none has slept for ([`Keen::Unless`]) is the control
 //! thread's to look after, but not while threads of the program look by themselves: then to arm for
-//! each message would wake it for nothing. So P does not arm for such a wire, and has the control
-//! thread see, after [`LEASE_NS`], whether a thread has looked since. If nobody has, it arms and
-//! looks itself. To arm for a sleeper ends that: P finds the queue not armed, and looks
-//! which wires are keen.
+//! each message would wake it for nothing. So P does not arm for such an endpoint, and has the
+//! control thread see, after [`LEASE_NS`], whether a thread has looked since. If nobody has, it
+//! arms and looks itself. To arm for a sleeper ends that: P finds the queue not armed, and looks
+//! which endpoints are keen.
 //!
 //! The memory of a `Queue` is one for the life of the process.
 
+use super::endpoint::{Endpoint, endpoint_of};
 use super::inbox::Inboxes;
 use super::terms::{BATCH, NEED};
 use super::users;
-use super::wire::{Wire, wire_of};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use sluice_fabric::lock::{Guard, Guarded};
@@ -64,7 +64,7 @@ const WANTED: u64 = 1;
 /// It was told, and has not begun it.
 const TOLD: u64 = 2;
 
-/// Is the descriptor to tell of what comes next for a wire?
+/// Is the descriptor to tell of what comes next for an endpoint?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Keen {
     No,
@@ -99,22 +99,22 @@ struct Held {
     /// in it.
     armed: bool,
     events: u32,
-    /// It is not armed for the sake of wires that are keen only if nobody looks.
+    /// It is not armed for the sake of endpoints that are keen only if nobody looks.
     leased: bool,
     /// So many times the lease was made twice as long.
     doublings: u32,
     /// Links that it has room for, and that have a share.
     room: u32,
     links: u32,
-    inboxes: Inboxes<&'static Wire>,
+    inboxes: Inboxes<&'static Endpoint>,
     /// Wires for which somebody may sleep, or the control thread is to hear.
-    keen: Vec<&'static Wire>,
+    keen: Vec<&'static Endpoint>,
 }
 
 /// What a look has brought.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
-    /// News of the wire's own.
+    /// News of the endpoint's own.
     pub count: usize,
     /// Look again when these are dealt with.
     pub more: bool,
@@ -133,7 +133,7 @@ fn all() -> impl Iterator<Item = &'static Queue> {
     core::iter::successors(at(&FIRST), move |queue| at(&queue.next))
 }
 
-/// Takes what has come by any device, and drives the wires that it came for.
+/// Takes what has come by any device, and drives the endpoints that it came for.
 pub fn drive_all() {
     all().filter(|q| q.is_used()).for_each(Queue::drive);
 }
@@ -148,7 +148,7 @@ pub fn watch(fd: i32, what: u64, events: u32) {
 /// them wakes waiters for [`bell`]. Then as [`drive_all`].
 pub fn arm_all(links: impl Iterator<Item = &'static Link>) {
     let own = links.filter(|link| !link.is_foreign());
-    arm_wires(own.filter_map(wire_of));
+    arm_endpoints(own.filter_map(endpoint_of));
 }
 
 /// How a queue's descriptor is watched.
@@ -159,22 +159,24 @@ pub const QUEUE: u64 = 2;
 /// A set of the program's threads is to hear of what comes by the link: of several that sleep one
 /// is woken, and drives all links for all. The control thread is the last.
 pub fn bell(link: &Link, set: i32, data: u64) {
-    let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) else {
+    let Some(endpoint) = endpoint_of(link).filter(|_| !link.is_foreign()) else {
         return;
     };
-    let Some(fd) = wire.descriptor() else { return };
+    let Some(fd) = endpoint.descriptor() else {
+        return;
+    };
     if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, BELL, data).is_ok() {
         control_thread::unwatch(fd);
         watch(fd, QUEUE, BELL);
     }
     // Threads may be asleep in the set already.
-    arm_wires(core::iter::once(wire));
+    arm_endpoints(core::iter::once(endpoint));
 }
 
-fn arm_wires(wires: impl Iterator<Item = &'static Wire>) {
+fn arm_endpoints(endpoints: impl Iterator<Item = &'static Endpoint>) {
     let mut at: Option<(&Queue, Guard<'_, Option<Held>>)> = None;
-    for wire in wires {
-        let Some(queue) = wire.queue().filter(|q| q.is_used()) else {
+    for endpoint in endpoints {
+        let Some(queue) = endpoint.queue().filter(|q| q.is_used()) else {
             continue;
         };
         if at.as_ref().is_none_or(|(held, _)| !ptr::eq(*held, queue)) {
@@ -185,7 +187,7 @@ fn arm_wires(wires: impl Iterator<Item = &'static Wire>) {
             }
         }
         if let Some(held) = at.as_mut().and_then(|(_, guard)| guard.as_mut()) {
-            held.list(queue, wire);
+            held.list(queue, endpoint);
             held.arm();
         }
     }
@@ -265,8 +267,8 @@ impl Queue {
         guard.as_mut().map(f)
     }
 
-    /// By whom holds the wire's inner lock: what has come for it, from its inbox, or else from the
-    /// device if it `polls`.
+    /// By whom holds the endpoint's inner lock: what has come for it, from its inbox, or else from
+    /// the device if it `polls`.
     pub fn take(&self, share: &Share, into: &mut [News; BATCH], polls: bool) -> Taken {
         if polls {
             self.is_looked_at();
@@ -305,7 +307,7 @@ impl Queue {
         self.again.load(Ordering::Relaxed) && self.again.swap(false, Ordering::SeqCst)
     }
 
-    /// Takes what has come for any wire, and drives those.
+    /// Takes what has come for any endpoint, and drives those.
     fn drive(&self) {
         self.is_looked_at();
         loop {
@@ -325,8 +327,8 @@ impl Queue {
         }
     }
 
-    /// After a look, when no lock of a wire is held: drives the wires that something came for, and
-    /// sees to it that waiters hear of what comes next.
+    /// After a look, when no lock of an endpoint is held: drives the endpoints that something came
+    /// for, and sees to it that waiters hear of what comes next.
     pub fn settle(&self) {
         self.hand_out();
         let look = |held: &mut Held| match held.keenest() {
@@ -339,7 +341,7 @@ impl Queue {
         if lease {
             // In this order, and not under the lock: a handler may jump out of here.
             self.begin_lease();
-            // A thread that has listed a wire since arms, or settles.
+            // A thread that has listed an endpoint since arms, or settles.
             let begun = self.with(|held| {
                 let runs = self.lease_ends.load(Ordering::SeqCst) != 0;
                 held.leased |= runs && !held.armed;
@@ -414,7 +416,7 @@ impl Queue {
         self.lease_ends.store(0, Ordering::SeqCst);
         let looked = self.looked.swap(false, Ordering::Relaxed);
         let goes_on = self.with(|held| {
-            // Not if it tells by itself. If a wire was listed since, the thread that listed it
+            // Not if it tells by itself. If an endpoint was listed since, the thread that listed it
             // sees to that.
             let goes_on = looked && !held.armed;
             held.leased &= goes_on;
@@ -433,23 +435,23 @@ impl Queue {
     }
 
     fn hand_out(&self) {
-        while let Some(wire) = self.with(|held| held.inboxes.next_due()).flatten() {
-            wire.drive_told();
+        while let Some(endpoint) = self.with(|held| held.inboxes.next_due()).flatten() {
+            endpoint.drive_told();
         }
     }
 
-    /// For a thread that waits on the wire, or will: a look must follow.
-    pub fn arm(&self, wire: &'static Wire) {
+    /// For a thread that waits on the endpoint, or will: a look must follow.
+    pub fn arm(&self, endpoint: &'static Endpoint) {
         self.with(|held| {
-            held.list(self, wire);
+            held.list(self, endpoint);
             held.arm();
         });
     }
 
-    /// The control thread, or a sleeper, may want to hear of the wire's news:
+    /// The control thread, or a sleeper, may want to hear of the endpoint's news:
     /// [`settle`](Self::settle) decides.
-    pub fn list(&self, wire: &'static Wire) {
-        self.with(|held| held.list(self, wire));
+    pub fn list(&self, endpoint: &'static Endpoint) {
+        self.with(|held| held.list(self, endpoint));
     }
 
     /// Events that nobody needs any more are taken out of the descriptor: it is readable only for
@@ -469,7 +471,7 @@ impl Queue {
 
 impl Held {
     /// One look at the device: `f` is told what came, in order. Is there more?
-    fn poll(&mut self, mut f: impl FnMut(Told, &mut Inboxes<&'static Wire>)) -> bool {
+    fn poll(&mut self, mut f: impl FnMut(Told, &mut Inboxes<&'static Endpoint>)) -> bool {
         let nothing = Told {
             pair: 0,
             news: News::Failed { status: 0 },
@@ -489,7 +491,7 @@ impl Held {
         count == BATCH
     }
 
-    /// Works no more: all wires are to see it.
+    /// Works no more: all endpoints are to see it.
     fn fail(&mut self) {
         if !core::mem::replace(&mut self.broken, true) {
             self.inboxes.all_due();
@@ -500,32 +502,34 @@ impl Held {
         self.inboxes.is_any_due() || !self.armed && !self.leased && !self.keen.is_empty()
     }
 
-    fn list(&mut self, queue: &Queue, wire: &'static Wire) {
+    fn list(&mut self, queue: &Queue, endpoint: &'static Endpoint) {
         // Whatever it was left unarmed for, this may be more.
         self.leased = false;
         // Not one that has left meanwhile.
-        if wire.queue().is_some_and(|own| ptr::eq(own, queue))
-            && !wire.listed.swap(true, Ordering::SeqCst)
+        if endpoint.queue().is_some_and(|own| ptr::eq(own, queue))
+            && !endpoint.listed.swap(true, Ordering::SeqCst)
         {
-            self.keen.push(wire);
+            self.keen.push(endpoint);
         }
     }
 
-    /// Is anybody to hear of what comes next? Looks at wires until one is keen without conditions;
-    /// those that are not keen at all leave the list.
+    /// Is anybody to hear of what comes next? Looks at endpoints until one is keen without
+    /// conditions; those that are not keen at all leave the list.
     fn keenest(&mut self) -> Keen {
         let mut keenest = Keen::No;
         let mut at = self.keen.len();
         while at > 0 && keenest < Keen::Yes {
             at -= 1;
-            let Some(wire) = self.keen.get(at) else { break };
+            let Some(endpoint) = self.keen.get(at) else {
+                break;
+            };
             // A thread that finds it listed before this has said before why.
-            wire.listed.store(false, Ordering::SeqCst);
-            let keen = wire.keen();
+            endpoint.listed.store(false, Ordering::SeqCst);
+            let keen = endpoint.keen();
             if keen == Keen::No {
                 self.keen.swap_remove(at);
             } else {
-                wire.listed.store(true, Ordering::SeqCst);
+                endpoint.listed.store(true, Ordering::SeqCst);
                 keenest = keenest.max(keen);
             }
         }
@@ -574,8 +578,8 @@ pub struct Share {
     number: u32,
     at: usize,
     /// Whose it is, once it was entered.
-    wire: Option<&'static Wire>,
-    /// Of a wire that has another.
+    endpoint: Option<&'static Endpoint>,
+    /// Of an endpoint that has another.
     second: bool,
 }
 
@@ -610,12 +614,12 @@ impl Share {
             completions,
             number: 0,
             at: usize::MAX,
-            wire: None,
+            endpoint: None,
             second: false,
         }
     }
 
-    /// Room for one more queue pair of the same wire, in the same queue.
+    /// Room for one more queue pair of the same endpoint, in the same queue.
     ///
     /// # Errors
     /// ENOBUFS: it has none.
@@ -679,24 +683,24 @@ impl Share {
         id.pair(domain, &self.completions, shape)
     }
 
-    /// The wire's queue pair has this number, and nothing was posted to it yet. What others of that
-    /// number have left there is taken out first.
+    /// The endpoint's queue pair has this number, and nothing was posted to it yet. What others of
+    /// that number have left there is taken out first.
     ///
     /// # Errors
     /// EBUSY: there is one of that number.
-    pub fn enter(&mut self, number: u32, wire: &'static Wire) -> Result<(), Errno> {
+    pub fn enter(&mut self, number: u32, endpoint: &'static Endpoint) -> Result<(), Errno> {
         let entered = self.queue.with(|held| {
             while held.poll(|told, inboxes| inboxes.put(told)) {}
-            let at = held.inboxes.enter(number, wire)?;
-            wire.set_queue(Some(self.queue));
+            let at = held.inboxes.enter(number, endpoint)?;
+            endpoint.set_queue(Some(self.queue));
             Some(at)
         });
         self.at = entered.flatten().ok_or(libc::EBUSY)?;
-        (self.number, self.wire) = (number, Some(wire));
+        (self.number, self.endpoint) = (number, Some(endpoint));
         Ok(())
     }
 
-    /// The wire is lost: what comes from now on does not count.
+    /// The endpoint is lost: what comes from now on does not count.
     pub fn shut(&self) {
         self.queue.with(|held| held.inboxes.shut(self.at));
     }
@@ -708,13 +712,13 @@ impl Drop for Share {
             return;
         };
         let Some(held) = guard.as_mut() else { return };
-        if self.wire.is_some() {
+        if self.endpoint.is_some() {
             held.inboxes.leave(self.at);
         }
-        if let Some(wire) = self.wire.filter(|_| !self.second) {
-            held.keen.retain(|keen| !ptr::eq(*keen, wire));
-            wire.set_queue(None);
-            wire.listed.store(false, Ordering::SeqCst);
+        if let Some(endpoint) = self.endpoint.filter(|_| !self.second) {
+            held.keen.retain(|keen| !ptr::eq(*keen, endpoint));
+            endpoint.set_queue(None);
+            endpoint.listed.store(false, Ordering::SeqCst);
         }
         held.links -= 1;
         let over = if held.links == 0 { guard.take() } else { None };

@@ -1,10 +1,10 @@
-//! Streams of a wire: how they are given out, opened, refused and left.
+//! Streams of an endpoint: how they are given out, opened, refused and left.
 
+use super::endpoint::Endpoint;
+use super::endpoint_state::{EndpointState, Offered, Places};
 use super::memory::Use;
-use super::parts::{Offered, Parts, Places};
 use super::terms::Lost;
 use super::users;
-use super::wire::Wire;
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Errno;
@@ -25,7 +25,7 @@ fn note<T: Clone>(places: &mut Vec<Option<T>>, stream: u16, place: T) {
     }
 }
 
-impl Wire {
+impl Endpoint {
     /// Gives a stream out at this end: what the peer needs to open its own.
     ///
     /// # Errors
@@ -154,8 +154,9 @@ impl Wire {
 
     /// The peer has opened the stream, and this end cannot: it leaves at once.
     fn refuse(&self, stream: u16, opening: &Opening) {
-        let tells =
-            |inner: &mut Parts| inner.lost.is_some() || inner.pump.open(stream, opening).is_ok();
+        let tells = |inner: &mut EndpointState| {
+            inner.lost.is_some() || inner.pump.open(stream, opening).is_ok()
+        };
         if self.inside(tells) != Some(true) {
             self.lose(Lost::Device(0));
         }

@@ -2,11 +2,11 @@
 //! `stream/src/pump/direct.rs`. Its loss costs what was under way there, and neither the link nor a
 //! stream.
 
-use super::parts::Parts;
+use super::endpoint::Endpoint;
+use super::endpoint_state::EndpointState;
 use super::queue::Share;
 use super::terms::{BATCH, Lost, Note, TICKS};
 use super::users;
-use super::wire::Wire;
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
@@ -36,7 +36,7 @@ pub struct Lane {
     stands: bool,
 }
 
-/// What a wire has of it.
+/// What an endpoint has of it.
 #[derive(Debug, Default)]
 pub struct Lanes {
     lane: Option<Lane>,
@@ -52,11 +52,11 @@ pub struct Lanes {
     pub landed: u64,
     pub looked: (u64, u64),
     pub stuck: u8,
-    /// Streams were found to starve: see [`Wire::starved`].
+    /// Streams were found to starve: see [`Endpoint::starved`].
     starve: bool,
 }
 
-impl Parts {
+impl EndpointState {
     /// Gives a direct transfer to the device.
     pub fn shoot(&mut self, what: What) {
         let What::Direct {
@@ -158,7 +158,7 @@ impl Parts {
     }
 }
 
-impl Wire {
+impl Endpoint {
     /// Makes the queue pair of an id that is routed, or was asked for.
     ///
     /// # Errors

@@ -1,12 +1,12 @@
-//! What a wire holds of its device, and what it has given to that: messages are described, marked
-//! and posted.
+//! What an endpoint holds of its device, and what it has given to that: messages are described,
+//! marked and posted.
 
-use super::lane::Lanes;
+use super::control_memory::ControlMemory;
+use super::direct_qp::Lanes;
+use super::endpoint::Endpoint;
 use super::memory::{Place, Slabs, Use};
 use super::queue::Share;
-use super::small::Small;
 use super::terms::{BATCH, FENCE, Hello, Lost, Note, TICK_NS, TICKS};
-use super::wire::Wire;
 use core::ptr;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Errno;
@@ -68,17 +68,17 @@ pub struct Places {
     pub(crate) head: u64,
 }
 
-/// What the wire's inner lock guards.
+/// What the endpoint's inner lock guards.
 #[derive(Debug)]
-pub struct Parts {
+pub struct EndpointState {
     // In the order in which they must go.
     pub(crate) lanes: Lanes,
     pub(crate) pair: Pair,
     pub(crate) id: Id,
     pub(crate) share: Share,
-    pub(crate) wire: &'static Wire,
+    pub(crate) endpoint: &'static Endpoint,
     pub(crate) slabs: Slabs,
-    pub(crate) small: Small,
+    pub(crate) small: ControlMemory,
     pub(crate) domain: Domain,
     /// What plays the far side of the streams' rings.
     pub pump: Pump,
@@ -109,7 +109,7 @@ pub struct Parts {
     pub(crate) lost: Option<Lost>,
 }
 
-impl Parts {
+impl EndpointState {
     pub(crate) fn is_on(&self, device: Device) -> bool {
         self.id
             .device()
@@ -133,7 +133,7 @@ impl Parts {
         let arena = link.arena().ok_or(full)?;
         let lent = link.lent_for(stream).ok_or(full)?;
         let ring = arena.ring(link.side(), lent.at, lent.len).ok_or(full)?;
-        // SAFETY: the arena is unmapped after the end of the wire.
+        // SAFETY: the arena is unmapped after the end of the endpoint.
         let place = unsafe { self.slabs.place(&self.domain, ring, lent.at, for_what) }?;
         Ok((place, lent.len))
     }

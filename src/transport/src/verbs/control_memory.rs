@@ -9,7 +9,7 @@ use sluice_stream::wire::CONTROL_LEN;
 /// Control slots of the peer's, of ours on their way out, and what a SEND says where the device has
 /// no immediates.
 #[derive(Debug)]
-pub(crate) struct Small {
+pub(crate) struct ControlMemory {
     pub at: *mut u8,
     pub slots: Region,
     pub out: Region,
@@ -17,16 +17,16 @@ pub(crate) struct Small {
 }
 
 // SAFETY: an address; the pump decides what is written where, under its lock.
-unsafe impl Send for Small {}
+unsafe impl Send for ControlMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Small {}
+unsafe impl Sync for ControlMemory {}
 
 const SLOTS_LEN: usize = RECEIVES as usize * CONTROL_LEN;
 /// The last is read into, to prove that writes have landed.
 const SAID_LEN: usize = (RECEIVES as usize + 1) * size_of::<Said>();
 const SMALL_LEN: usize = (2 * SLOTS_LEN + SAID_LEN).next_multiple_of(4096);
 
-impl Small {
+impl ControlMemory {
     pub fn new(domain: &Domain) -> Result<Self, Errno> {
         // Shared with children: their copies of pages would take ours from under the device.
         let at = sys::map_zeroes(SMALL_LEN, true)?;
@@ -82,7 +82,7 @@ impl Small {
     }
 }
 
-impl Drop for Small {
+impl Drop for ControlMemory {
     fn drop(&mut self) {
         // SAFETY: mapped in `new`; the queue pair is gone, and what is registered stays a region
         // without it.

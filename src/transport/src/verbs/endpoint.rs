@@ -3,20 +3,20 @@
 //! tell it.
 //!
 //! The program's side of the arena is [`Link`] `near`; the pump plays the other, `far`. A thread
-//! in a hook of such a stream drives the wire; while nobody is, the control thread does. What
+//! in a hook of such a stream drives the endpoint; while nobody is, the control thread does. What
 //! neither may do in the middle of a send or a receive, since it takes a socket's locks, is left as
 //! a [`Note`] for that thread.
 //!
-//! The memory of a `Wire` is a `Wire` for the life of the process, as that of its links.
+//! The memory of an `Endpoint` is an `Endpoint` for the life of the process, as that of its links.
 
-pub use super::parts::Offered;
+pub use super::endpoint_state::Offered;
 pub use super::terms::{Hello, Lost, Note};
 
-use super::lane::Lanes;
+use super::control_memory::ControlMemory;
+use super::direct_qp::Lanes;
+use super::endpoint_state::EndpointState;
 use super::memory::Slabs;
-use super::parts::Parts;
 use super::queue::{Keen, Queue, Share};
-use super::small::Small;
 use super::terms::{BATCH, FENCE, RECEIVES, SENDS, SHAPE, TICK_NS};
 use super::users;
 use core::ptr;
@@ -38,15 +38,15 @@ const MESSAGE_LEN: u32 = 256 << 10;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub struct Wire {
-    inner: Guarded<Option<Parts>>,
+pub struct Endpoint {
+    inner: Guarded<Option<EndpointState>>,
     near: AtomicPtr<Link>,
     far: AtomicPtr<Link>,
     /// Somebody wanted to drive while another did.
     again: AtomicBool,
     /// By which its news come, while it is in service.
     queue: AtomicPtr<Queue>,
-    /// In the queue's list of keen wires: written under its lock.
+    /// In the queue's list of keen endpoints: written under its lock.
     pub(crate) listed: AtomicBool,
     /// Why the control thread may have to hear of what comes though nobody sleeps for it: the pump
     /// waits for something; the thread itself does. Not of a lost one.
@@ -58,7 +58,7 @@ pub struct Wire {
     alarm: fn(),
 }
 
-impl Wire {
+impl Endpoint {
     /// One that is not in use; `alarm` is called when there is something for the control thread.
     #[must_use]
     pub const fn new(alarm: fn()) -> Self {
@@ -76,9 +76,9 @@ impl Wire {
         }
     }
 
-    /// Puts the wire of an id that is routed, or was asked for, into service; `near` and `far` are
-    /// both ends of a link of this process with itself. Receives are posted; the peer is to be told
-    /// the hello.
+    /// Puts the endpoint of an id that is routed, or was asked for, into service; `near` and `far`
+    /// are both ends of a link of this process with itself. Receives are posted; the peer is to be
+    /// told the hello.
     ///
     /// # Errors
     /// The device's; EBUSY: it is in use.
@@ -86,7 +86,7 @@ impl Wire {
         let device = id.device()?;
         let domain = Domain::new(device)?;
         let share = Share::of(device)?;
-        let small = Small::new(&domain)?;
+        let small = ControlMemory::new(&domain)?;
         let pair = share.pair(&id, &domain, SHAPE)?;
         let terms = Terms {
             ours: RECEIVES,
@@ -97,12 +97,12 @@ impl Wire {
             direct_min: super::mode::least(),
             proves: !device.limits.immediate,
         };
-        let inner = Parts {
+        let inner = EndpointState {
             lanes: Lanes::default(),
             pair,
             id,
             share,
-            wire: self,
+            endpoint: self,
             slabs: Slabs::default(),
             small,
             domain,
@@ -156,7 +156,7 @@ impl Wire {
         self.inside(|inner| inner.peer = hello);
     }
 
-    /// Is this a handler that interrupted this thread's own driving? It finds the wire as it
+    /// Is this a handler that interrupted this thread's own driving? It finds the endpoint as it
     /// stands, and nobody drives it meanwhile.
     pub fn is_interrupted(&self) -> bool {
         self.inner.lock().is_none()
@@ -183,7 +183,7 @@ impl Wire {
 
     /// Runs `f` under the inner lock. `None`: the queue pair is gone, or a handler has interrupted
     /// this thread's own section.
-    pub fn inside<R>(&self, f: impl FnOnce(&mut Parts) -> R) -> Option<R> {
+    pub fn inside<R>(&self, f: impl FnOnce(&mut EndpointState) -> R) -> Option<R> {
         let mut inner = self.inner.lock()?;
         inner.as_mut().map(f)
     }
@@ -197,7 +197,7 @@ impl Wire {
         });
     }
 
-    /// Is this, that a device tells, of this wire's?
+    /// Is this, that a device tells, of this endpoint's?
     pub fn is_met_by(&self, device: Device, trouble: Trouble) -> bool {
         let met = self.inside(|inner| match trouble {
             Trouble::Pair(number) => inner.is_on(device) && inner.pair.number() == number,
@@ -270,7 +270,7 @@ impl Wire {
             .unwrap_or_default()
     }
 
-    /// Runs `f` on the pump, then drives the wire. `None`: it is not in service, or this is a
+    /// Runs `f` on the pump, then drives the endpoint. `None`: it is not in service, or this is a
     /// handler that interrupted this thread's own driving.
     pub fn with<R>(&self, f: impl FnOnce(&mut Pump) -> R) -> Option<R> {
         let mut done = None;
@@ -285,10 +285,10 @@ impl Wire {
     /// with what the words are to be after it.
     pub fn with_stream<R>(&self, stream: u16, f: impl FnOnce(&mut Pump) -> R) -> Option<R> {
         let mut done = None;
-        self.work(true, |wire, inner| {
-            wire.look(inner, stream)?;
+        self.work(true, |endpoint, inner| {
+            endpoint.look(inner, stream)?;
             done = Some(f(&mut inner.pump));
-            wire.bring(inner, stream);
+            endpoint.bring(inner, stream);
             Ok(())
         });
         done
@@ -296,7 +296,7 @@ impl Wire {
 
     /// The program has put bytes into the stream's ring, or taken some out.
     pub fn moved(&self, stream: u16) {
-        self.work(true, |wire, inner| wire.look(inner, stream));
+        self.work(true, |endpoint, inner| endpoint.look(inner, stream));
     }
 
     /// Takes what has come, and posts what may go.
@@ -304,8 +304,8 @@ impl Wire {
         self.work(true, |_, _| Ok(()));
     }
 
-    /// As [`drive`](Self::drive), of what another thread, or this one for another wire, has taken
-    /// from the queue.
+    /// As [`drive`](Self::drive), of what another thread, or this one for another endpoint, has
+    /// taken from the queue.
     pub(crate) fn drive_told(&self) {
         self.work(false, |_, _| Ok(()));
     }
@@ -319,7 +319,7 @@ impl Wire {
     /// be so already.
     pub fn arm(&self) {
         self.work(true, |_, inner| {
-            inner.share.queue.arm(inner.wire);
+            inner.share.queue.arm(inner.endpoint);
             Ok(())
         });
     }
@@ -328,12 +328,13 @@ impl Wire {
     /// next? Not where the program's threads will, unless something is under way, or `expected`.
     pub fn watch(&self, expected: bool) {
         let expected_before = self.expected.swap(expected, Ordering::SeqCst);
-        let keen = self
-            .inside(|inner| (self.keen() != Keen::No).then_some((inner.wire, inner.share.queue)));
-        if let Some((wire, queue)) = keen.flatten()
+        let keen = self.inside(|inner| {
+            (self.keen() != Keen::No).then_some((inner.endpoint, inner.share.queue))
+        });
+        if let Some((endpoint, queue)) = keen.flatten()
             && (expected && !expected_before || !self.listed.load(Ordering::SeqCst))
         {
-            queue.list(wire);
+            queue.list(endpoint);
             queue.settle();
         }
     }
@@ -373,9 +374,13 @@ impl Wire {
     }
 
     /// Does something, then takes what has come, also from the device if it `polls`, and posts what
-    /// may go. What was taken for other wires these are driven for after it, by this thread if it
-    /// `polls`, else by the thread that has this one driven.
-    pub fn work(&self, polls: bool, first: impl FnOnce(&Self, &mut Parts) -> Result<(), Lost>) {
+    /// may go. What was taken for other endpoints these are driven for after it, by this thread if
+    /// it `polls`, else by the thread that has this one driven.
+    pub fn work(
+        &self,
+        polls: bool,
+        first: impl FnOnce(&Self, &mut EndpointState) -> Result<(), Lost>,
+    ) {
         let Some(mut guard) = self.inner.lock() else {
             // This thread's own, in a handler: it looks at all streams when it is through.
             self.again.store(true, Ordering::SeqCst);
@@ -398,7 +403,7 @@ impl Wire {
             alarm = true;
         }
         alarm |= inner.starts_to_starve();
-        let (wire, queue) = (inner.wire, inner.share.queue);
+        let (endpoint, queue) = (inner.endpoint, inner.share.queue);
         let mut rest = core::mem::take(&mut inner.rest);
         let was_busy = self.busy.load(Ordering::Relaxed);
         if was_busy != busy {
@@ -406,7 +411,7 @@ impl Wire {
         }
         drop(guard);
         if busy && !(was_busy && self.listed.load(Ordering::SeqCst)) {
-            queue.list(wire);
+            queue.list(endpoint);
             rest = true;
         }
         if alarm {
@@ -425,7 +430,7 @@ impl Wire {
         }
     }
 
-    fn turn(&self, inner: &mut Parts, polls: bool) -> Result<(), Lost> {
+    fn turn(&self, inner: &mut EndpointState, polls: bool) -> Result<(), Lost> {
         loop {
             self.take(inner, polls)?;
             inner.take_lane()?;
@@ -449,7 +454,7 @@ impl Wire {
     }
 
     /// The link works no more: what had come counts, nothing else.
-    fn fail(&self, inner: &mut Parts, lost: Lost) {
+    fn fail(&self, inner: &mut EndpointState, lost: Lost) {
         inner.pair.fail();
         inner.lost = Some(lost);
         // A peer that breaks the rules is believed nothing more.
@@ -469,7 +474,7 @@ impl Wire {
     }
 
     /// What the program did with a stream.
-    fn look(&self, inner: &mut Parts, stream: u16) -> Result<(), Lost> {
+    fn look(&self, inner: &mut EndpointState, stream: u16) -> Result<(), Lost> {
         let Some([out, into]) = self.directions(stream) else {
             return Ok(());
         };
@@ -487,7 +492,7 @@ impl Wire {
         Ok(())
     }
 
-    fn take(&self, inner: &mut Parts, polls: bool) -> Result<(), Lost> {
+    fn take(&self, inner: &mut EndpointState, polls: bool) -> Result<(), Lost> {
         let mut wrong = None;
         loop {
             let mut batch = [News::Failed { status: 0 }; BATCH];
@@ -510,7 +515,7 @@ impl Wire {
         }
     }
 
-    fn news(&self, inner: &mut Parts, news: News) -> Result<(), Lost> {
+    fn news(&self, inner: &mut EndpointState, news: News) -> Result<(), Lost> {
         match news {
             News::Failed { status } => Err(Lost::Device(status)),
             News::Done { mark: FENCE } => {
@@ -546,7 +551,7 @@ impl Wire {
                 if inner.lost.is_none() {
                     inner.receive(slot).map_err(|_| Lost::Device(0))?;
                 }
-                let Parts { pump, small, .. } = inner;
+                let EndpointState { pump, small, .. } = inner;
                 let came = pump.on_came(said.word, said.len, |slot| {
                     // SAFETY: inside the mapping; a copy, since the peer can write there at any
                     // moment.
@@ -584,7 +589,7 @@ impl Wire {
     }
 
     /// What the link has brought of a stream, as a writer tells it.
-    fn bring(&self, inner: &mut Parts, stream: u16) {
+    fn bring(&self, inner: &mut EndpointState, stream: u16) {
         let Some(to) = inner.pump.transit(stream).map(|t| t.link_end().value()) else {
             return;
         };
@@ -607,7 +612,7 @@ impl Wire {
     }
 
     /// The staging ring is free up to what must be kept: as a reader tells it.
-    fn free(&self, inner: &mut Parts, stream: u16) {
+    fn free(&self, inner: &mut EndpointState, stream: u16) {
         let to = inner.pump.kept(stream).value();
         let place = inner.places.get_mut(usize::from(stream));
         let (Some(Some(place)), Some([out, _]), Some([near, _])) =
@@ -629,8 +634,8 @@ fn wake_writers(near: &'static Link, out: &Direction, stream: u16) {
     users::with(|users| (users.wake)(near, waiters, u32::from(stream)));
 }
 
-/// The wire that plays the other end of the link.
-pub fn wire_of(link: &Link) -> Option<&'static Wire> {
-    // SAFETY: 0, or a wire, whose memory is type-stable.
-    unsafe { (link.keeper() as *const Wire).as_ref() }
+/// The endpoint that plays the other end of the link.
+pub fn endpoint_of(link: &Link) -> Option<&'static Endpoint> {
+    // SAFETY: 0, or an endpoint, whose memory is type-stable.
+    unsafe { (link.keeper() as *const Endpoint).as_ref() }
 }

@@ -26,7 +26,7 @@ pub use sluice_readiness::wait_state::WaitState;
 pub use sluice_runtime::caller;
 pub use sluice_runtime::fd_table::Entry;
 pub use sluice_runtime::thread::{hold_cancel, release_cancel};
-pub use sluice_sockets::nap::Nap;
+pub use sluice_sockets::io_wait::IoWait;
 pub use sluice_sockets::observe_passed;
 pub use sluice_sockets::uring;
 pub use sluice_sockets::verdict::{Error, Pass, READ, Verdict};
@@ -60,11 +60,11 @@ pub unsafe fn recv(
     iov: *const iovec,
     iovcnt: size_t,
     flags: c_int,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> Verdict {
     match e.get::<Sock>() {
         // SAFETY: passed on.
-        Some(sock) => unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, nap) },
+        Some(sock) => unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, io_wait) },
         None => Verdict::Pass(Pass::NOBODY),
     }
 }
@@ -77,12 +77,12 @@ pub unsafe fn send(
     iov: *const iovec,
     iovcnt: size_t,
     flags: c_int,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> Verdict {
     match e.get::<Sock>() {
         // SAFETY: passed on.
         Some(sock) => broken(
-            unsafe { sending::send(sock, fd, iov, iovcnt, flags, nap) },
+            unsafe { sending::send(sock, fd, iov, iovcnt, flags, io_wait) },
             flags,
         ),
         None => Verdict::Pass(Pass::NOBODY),

@@ -10,7 +10,7 @@ use sluice_runtime::{caller, control_thread, fd_table, process, rights, seccomp,
 use sluice_sockets::demote::{self, Which};
 use sluice_sockets::linger::{self, end_before_record};
 use sluice_sockets::sock::{self, CALL_BITS, Half, Sock, State};
-use sluice_sockets::{descriptors, finish, give_up, meeting, nap, prefix, report};
+use sluice_sockets::{descriptors, finish, give_up, io_wait, meeting, prefix, report};
 #[cfg(feature = "verbs")]
 use sluice_sockets::{unread_copy, upgrade, wake};
 use sluice_stats::Reason;
@@ -98,7 +98,7 @@ pub fn init() {
 
 /// A thread ends that has slept, or has been given slots or bells.
 fn thread_ends() {
-    nap::thread_ends();
+    io_wait::thread_ends();
     sluice_readiness::bells::thread_ends();
 }
 
@@ -174,7 +174,7 @@ extern "C" fn after_fork_child() {
     sock::after_fork();
     relatives::after_fork();
     thread::after_fork();
-    nap::after_fork();
+    io_wait::after_fork();
     control::after_fork();
     sluice_runtime::own_fds::after_fork();
     sluice_sockets::uring::after_fork();

@@ -1,6 +1,6 @@
 //! Where the engine is called: panics stop here, `errno` is kept, verdicts become return values.
 
-use crate::api::{self, Error, Nap, Pass, Ran, Verdict, WaitState};
+use crate::api::{self, Error, IoWait, Pass, Ran, Verdict, WaitState};
 use crate::errno;
 use libc::{c_int, ssize_t};
 use sluice_stats::Reason;
@@ -131,12 +131,12 @@ fn failed(verdict: Option<Verdict>) -> ssize_t {
 #[inline(always)]
 pub fn serve_waiting(
     fd: c_int,
-    mut engine: impl FnMut(&mut Nap) -> Verdict,
+    mut engine: impl FnMut(&mut IoWait) -> Verdict,
     real: impl FnOnce() -> ssize_t,
     fed: impl FnOnce(&Pass, ssize_t),
 ) -> ssize_t {
-    let mut nap = Nap::new();
-    let verdict = waiting(fd, &mut nap, &mut engine);
+    let mut io_wait = IoWait::new();
+    let verdict = waiting(fd, &mut io_wait, &mut engine);
     conclude(fd, verdict, real, fed)
 }
 
@@ -148,10 +148,10 @@ pub trait Wait {
     fn woken(&mut self) -> Option<Verdict>;
 }
 
-impl Wait for Nap {
+impl Wait for IoWait {
     #[inline(always)]
     fn sleep(&mut self) {
-        Nap::sleep(self);
+        IoWait::sleep(self);
     }
     #[inline(always)]
     fn woken(&mut self) -> Option<Verdict> {
@@ -269,7 +269,7 @@ macro_rules! serve_waiting {
         $crate::boundary::serve_waiting(
             $fd,
             // SAFETY: as in `serve`.
-            |nap| unsafe { $crate::api::$engine($($a),*, nap) },
+            |io_wait| unsafe { $crate::api::$engine($($a),*, io_wait) },
             || $real as libc::ssize_t,
             // SAFETY: as above, after the real call.
             |pass, ret| unsafe { $crate::api::observe_passed::$engine(pass, ret, $($a),*) },

@@ -14,7 +14,7 @@ use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pollfd, sigset_t,
     size_t, socklen_t, ssize_t, timespec,
 };
-pub use sluice_engine::api::{Error, Nap, READ, Ran, WaitState, caller, handlers};
+pub use sluice_engine::api::{Error, IoWait, READ, Ran, WaitState, caller, handlers};
 use sluice_stats::Reason;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering::Relaxed};
@@ -249,7 +249,7 @@ pub fn init() {
     }
 }
 
-pub fn woken(_: &mut Nap) -> Option<Verdict> {
+pub fn woken(_: &mut IoWait) -> Option<Verdict> {
     None
 }
 pub unsafe fn recv(
@@ -258,7 +258,7 @@ pub unsafe fn recv(
     iov: *const iovec,
     count: size_t,
     flags: c_int,
-    _: &mut Nap,
+    _: &mut IoWait,
 ) -> Verdict {
     // SAFETY: the caller's promise.
     let len: usize = (0..count).map(|i| unsafe { (*iov.add(i)).iov_len }).sum();
@@ -271,7 +271,7 @@ pub unsafe fn send(
     iov: *const iovec,
     count: size_t,
     flags: c_int,
-    _: &mut Nap,
+    _: &mut IoWait,
 ) -> Verdict {
     // SAFETY: the caller's promise.
     let len: usize = (0..count).map(|i| unsafe { (*iov.add(i)).iov_len }).sum();
@@ -279,10 +279,10 @@ pub unsafe fn send(
     verdict("send")
 }
 pub use self::{recv as readv, send as writev};
-pub unsafe fn recvmsg(_: Entry, _: c_int, _: *mut msghdr, _: c_int, _: &mut Nap) -> Verdict {
+pub unsafe fn recvmsg(_: Entry, _: c_int, _: *mut msghdr, _: c_int, _: &mut IoWait) -> Verdict {
     verdict("recvmsg")
 }
-pub unsafe fn sendmsg(_: Entry, _: c_int, _: *const msghdr, _: c_int, _: &mut Nap) -> Verdict {
+pub unsafe fn sendmsg(_: Entry, _: c_int, _: *const msghdr, _: c_int, _: &mut IoWait) -> Verdict {
     verdict("sendmsg")
 }
 pub unsafe fn sendfile(_: Entry, _: c_int, _: c_int, _: *mut off64_t, _: size_t) -> Verdict {

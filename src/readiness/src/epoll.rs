@@ -20,7 +20,7 @@ use sluice_fabric::sys::{self, Ends};
 use sluice_runtime::caller::{self, plausible};
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::seccomp;
-use sluice_sockets::nap::{self, Sleepers};
+use sluice_sockets::io_wait::{self, Sleepers};
 use sluice_sockets::unread_copy::{self, awaiting};
 use sluice_sockets::verdict::{Error, Pass, Verdict};
 use sluice_sockets::{events, meeting};
@@ -552,7 +552,7 @@ impl Waiter {
         let set = self.set;
         // A handler that jumped out of an earlier sleep left its announcement: it is taken back
         // first.
-        nap::left_sleeps(wait_state.frame());
+        io_wait::left_sleeps(wait_state.frame());
         let mut left = left;
         let mut sliced = false;
         if sluice_rendezvous::needs_hooks() {
@@ -583,7 +583,7 @@ impl Waiter {
             set.back_to_tcp(Reason::Shared);
             return Some(Ok(Slept::News));
         }
-        if left != Some(0) && nap::falls_asleep_in(wait_state.frame(), set) {
+        if left != Some(0) && io_wait::falls_asleep_in(wait_state.frame(), set) {
             wait_state.on = On::Set {
                 fd: self.epfd,
                 events: self.events,
@@ -604,7 +604,7 @@ impl Waiter {
 
     /// The hook has slept: takes the kernel's answer from `wait_state`.
     fn woken(&mut self, wait_state: &mut WaitState) -> Result<Slept, sys::Errno> {
-        nap::wakes_up(wait_state.frame());
+        io_wait::wakes_up(wait_state.frame());
         wait_state.stage = Stage::Fresh;
         let got = self.took(0, wait_state.answer, wait_state.began);
         self.slept(got, wait_state.sliced)

@@ -15,7 +15,7 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Ends};
 use sluice_runtime::{caller, fd_table, seccomp, spin};
 use sluice_sockets::demote::{self, Which};
-use sluice_sockets::nap::{self, Announcement};
+use sluice_sockets::io_wait::{self, Announcement};
 use sluice_sockets::sock::{Sock, State};
 use sluice_sockets::unread_copy::{self, awaiting};
 use sluice_sockets::verdict::{Error, Pass, Verdict};
@@ -326,7 +326,7 @@ fn park(
     list: List,
 ) -> Option<Box<List>> {
     let list = Box::into_raw(Box::new(list));
-    if !nap::falls_asleep_over(wait_state.frame(), list) {
+    if !io_wait::falls_asleep_over(wait_state.frame(), list) {
         // SAFETY: made a moment ago, and noted nowhere.
         return Some(unsafe { Box::from_raw(list) });
     }
@@ -338,7 +338,7 @@ fn park(
 
 /// The hook has slept: takes back what was announced for it.
 fn unpark(wait_state: &mut WaitState) -> Box<List> {
-    nap::wakes_up(wait_state.frame());
+    io_wait::wakes_up(wait_state.frame());
     let list = core::mem::replace(&mut wait_state.list, core::ptr::null_mut());
     // SAFETY: made in `park` for this call, whose note is taken out.
     unsafe { Box::from_raw(list) }
@@ -370,7 +370,7 @@ fn in_kernel(
         hang_up(fds);
         return Step::Answer(answer.map(|_| count(fds)));
     }
-    nap::left_sleeps(wait_state.frame());
+    io_wait::left_sleeps(wait_state.frame());
     let mut list = List::default();
     for p in fds.iter() {
         if let Some(sock) = sock_of(p) {
@@ -624,7 +624,7 @@ fn sleep(
         return Step::Again;
     };
     // A handler that jumped out of an earlier sleep left its announcement: it is taken back first.
-    nap::left_sleeps(wait_state.frame());
+    io_wait::left_sleeps(wait_state.frame());
     let (list, moved) = announce(fds, streams, set);
     // Has a stream come or gone since the list was made, or has one news? Then a look without a
     // sleep.

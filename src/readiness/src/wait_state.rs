@@ -3,7 +3,7 @@
 //! A thread may be cancelled while it sleeps, and then its stack is unwound. So the hook makes the
 //! sleep, where no lock is held and nothing has a destructor. The engine returns `Verdict::Block`,
 //! and is called again after the sleep. What was announced for the sleep is noted in
-//! `sluice_sockets::nap`, so that it is taken back even if the call never returns.
+//! `sluice_sockets::io_wait`, so that it is taken back even if the call never returns.
 
 use super::epoll::KEPT;
 use super::kernel_events::Moment;
@@ -76,7 +76,7 @@ pub struct WaitState {
     pub(super) idle: u32,
     /// The sleep was cut short since a meeting needs this thread.
     pub(super) sliced: bool,
-    /// Of poll and select: what was announced. Owned by the note in `nap` while the hook waits.
+    /// Of poll and select: what was announced. Owned by the note in `io_wait` while the hook waits.
     pub(super) list: *mut List,
 }
 

@@ -9,7 +9,7 @@
 )]
 
 use crate::demote::{self, Which};
-use crate::nap::Nap;
+use crate::io_wait::IoWait;
 use crate::sock::{self, Sock, State, role};
 use crate::verdict::{Error, Verdict};
 use crate::{descriptors, observe_passed, recv, resend, send, testing, upgrade, wait};
@@ -38,16 +38,16 @@ struct Pair {
 
 /// What a call comes to, sleeps and the kernel's part included, as in the edge that serves hooks.
 fn serve(
-    mut engine: impl FnMut(&mut Nap) -> Verdict,
+    mut engine: impl FnMut(&mut IoWait) -> Verdict,
     real: impl FnOnce() -> isize,
 ) -> Result<usize, Error> {
-    let mut nap = Nap::new();
-    let mut verdict = engine(&mut nap);
+    let mut io_wait = IoWait::new();
+    let mut verdict = engine(&mut io_wait);
     while let Verdict::Block = verdict {
-        nap.sleep();
-        verdict = match wait::woken(&mut nap) {
+        io_wait.sleep();
+        verdict = match wait::woken(&mut io_wait) {
             Some(end) => end,
-            None => engine(&mut nap),
+            None => engine(&mut io_wait),
         };
     }
     match verdict {
@@ -81,7 +81,7 @@ impl End {
         };
         // SAFETY: a slice that lives during the call.
         serve(
-            |nap| unsafe { send::send(self.sock, self.fd, &raw const iov, 1, flags, nap) },
+            |io_wait| unsafe { send::send(self.sock, self.fd, &raw const iov, 1, flags, io_wait) },
             || unsafe { libc::send(self.fd, bytes.as_ptr().cast(), bytes.len(), flags) },
         )
     }
@@ -95,7 +95,7 @@ impl End {
         };
         // SAFETY: a slice that lives during the call.
         serve(
-            |nap| unsafe { recv::recv(self.sock, self.fd, &raw const iov, 1, flags, nap) },
+            |io_wait| unsafe { recv::recv(self.sock, self.fd, &raw const iov, 1, flags, io_wait) },
             || unsafe { libc::recv(self.fd, at.cast(), len, flags) },
         )
     }

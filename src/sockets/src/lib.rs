@@ -23,13 +23,13 @@ pub mod finish;
 pub mod fork_shared;
 pub mod give_up;
 pub mod inodes;
+pub mod io_wait;
 pub mod jobs;
 #[cfg(test)]
 mod journeys;
 pub mod leave;
 pub mod linger;
 pub mod meeting;
-pub mod nap;
 pub mod observe_passed;
 pub mod options;
 pub mod peer_end;

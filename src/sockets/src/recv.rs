@@ -4,7 +4,7 @@ mod look;
 
 use self::look::{Call, Look};
 use crate::emulated_reset::{self, Resetting};
-use crate::nap::{Nap, Waited};
+use crate::io_wait::{IoWait, Waited};
 use crate::prefix::Way;
 use crate::sock::{Sock, State};
 use crate::tcp::{self, AtHand, at_hand};
@@ -31,17 +31,17 @@ pub unsafe fn recv(
     iov: *const iovec,
     count: usize,
     flags: c_int,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> Verdict {
-    if nap.is_fresh()
+    if io_wait.is_fresh()
         && let Some(pass) = to_kernel(sock, flags)
     {
         return Verdict::Pass(pass);
     }
     // SAFETY: passed on.
-    let verdict = unsafe { recv_stream(sock, fd, iov, count, flags, nap) };
+    let verdict = unsafe { recv_stream(sock, fd, iov, count, flags, io_wait) };
     if !matches!(verdict, Verdict::Block) {
-        direct::revoke(nap);
+        direct::revoke(io_wait);
     }
     verdict
 }
@@ -80,19 +80,19 @@ fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 
 /// The same for a call that may have waited, and has moved nothing: the kernel knows nothing of
 /// handlers that have run. `None` also where the socket was closed meanwhile: look again.
-fn go_on(sock: &'static Sock, fd: c_int, flags: c_int, nap: &mut Nap) -> Option<Verdict> {
+fn go_on(sock: &'static Sock, fd: c_int, flags: c_int, io_wait: &mut IoWait) -> Option<Verdict> {
     // Looked at first, too: the structure may be another connection's, whose own calls are to be
     // alone on it.
-    if nap.is_lost() {
+    if io_wait.is_lost() {
         return None;
     }
     let pass = enter_kernel(sock, flags)?;
-    if nap.is_lost() {
+    if io_wait.is_lost() {
         sock.rx.call_ends(0);
         return None;
     }
     let would_wait = || sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) == Ok(0);
-    if ends(sock, nap).have_run() && sock.may_wait(fd, flags) && would_wait() {
+    if ends(sock, io_wait).have_run() && sock.may_wait(fd, flags) && would_wait() {
         sock.rx.call_ends(0);
         return Some(Verdict::Failed(Error::Interrupted));
     }
@@ -118,7 +118,7 @@ unsafe fn recv_stream(
     iov: *const iovec,
     count: usize,
     flags: c_int,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
         // SAFETY: passed on.
@@ -141,7 +141,7 @@ unsafe fn recv_stream(
     cursor.limit(total);
     if total == 0 {
         // SAFETY: passed on.
-        return unsafe { recv_nothing(sock, fd, flags, nap) };
+        return unsafe { recv_nothing(sock, fd, flags, io_wait) };
     }
     let flags = flags & !READ;
     let peek = flags & libc::MSG_PEEK != 0;
@@ -151,7 +151,7 @@ unsafe fn recv_stream(
         (sock.rcvlowat.load(Ordering::Relaxed).max(1) as usize).min(total)
     };
     // What a peek has seen is seen anew.
-    let done = if peek { 0 } else { nap.done };
+    let done = if peek { 0 } else { io_wait.done };
     if done != 0 {
         cursor.advance(done, |_, _| ());
     }
@@ -166,7 +166,7 @@ unsafe fn recv_stream(
         cursor: &mut cursor,
         done,
         // If TCP is over no more comes after what the next look finds.
-        over: peek && nap.done != 0 && matches!(at_hand(fd), AtHand::Over),
+        over: peek && io_wait.done != 0 && matches!(at_hand(fd), AtHand::Over),
         has_waited: false,
         busy_until: None,
     };
@@ -174,13 +174,13 @@ unsafe fn recv_stream(
         let Ok(section) = sock.rx.lock.enter() else {
             return read.partly(Error::WouldBlock);
         };
-        if nap.is_lost() {
+        if io_wait.is_lost() {
             // Most programs that want the call to end have shut the socket down before, and TCP has
             // come to its end.
-            return Verdict::Done(read.done.max(nap.done) as isize);
+            return Verdict::Done(read.done.max(io_wait.done) as isize);
         }
         read.fd = sock.valid_number(fd);
-        if let Some(verdict) = read.look(section, nap) {
+        if let Some(verdict) = read.look(section, io_wait) {
             return verdict;
         }
     }
@@ -210,12 +210,12 @@ struct Read<'a> {
 impl Read<'_> {
     /// Under the rx lock, which it gives back.
     #[inline]
-    fn look(&mut self, section: Section<'_>, nap: &mut Nap) -> Option<Verdict> {
+    fn look(&mut self, section: Section<'_>, io_wait: &mut IoWait) -> Option<Verdict> {
         let Self { sock, fd, .. } = *self;
         let need = self.want.saturating_sub(self.done);
         let left = self.total - self.done;
         // What TCP has to say against going on is the next call's, if this one has got something.
-        nap.done = self.done;
+        io_wait.done = self.done;
         let mut call = Call {
             sock,
             fd,
@@ -223,11 +223,11 @@ impl Read<'_> {
             left,
             flags: self.flags,
             need,
-            nap,
+            io_wait,
         };
         // SAFETY: the caller's buffers; the lock is held.
         match unsafe { call.look() } {
-            Look::Moved(n) if self.peek => self.has_peeked(section, n, nap),
+            Look::Moved(n) if self.peek => self.has_peeked(section, n, io_wait),
             Look::Moved(n) => {
                 self.done += n;
                 let on_link = sock.rx.state() == State::Link;
@@ -271,33 +271,45 @@ impl Read<'_> {
                 Some(self.partly(e))
             }
             Look::Kernel => {
-                nap.note(sock);
+                io_wait.note(sock);
                 drop(section);
-                self.off_link(nap)
+                self.off_link(io_wait)
             }
-            Look::Empty => self.waits(section, need, nap),
+            Look::Empty => self.waits(section, need, io_wait),
         }
     }
 
     /// Under the rx lock, which it gives back: a peek has seen `n` bytes. One that wants more than
     /// there is waits for more; what is there stays.
     #[cold]
-    fn has_peeked(&mut self, section: Section<'_>, n: usize, nap: &mut Nap) -> Option<Verdict> {
+    fn has_peeked(
+        &mut self,
+        section: Section<'_>,
+        n: usize,
+        io_wait: &mut IoWait,
+    ) -> Option<Verdict> {
         let Self { sock, fd, .. } = *self;
         let nonblocking = !self.may_wait();
         let current = sock.rx.state();
         if n >= self.want || nonblocking || self.over || current == State::Returning {
             return Some(Verdict::Done(fault::peeked(n) as isize));
         }
-        nap.note(sock);
+        io_wait.note(sock);
         if current != State::Link {
             // No wait is for both TCP and the link that follows it: TCP gets it all.
             demote::settle_rx(sock, Reason::PeekWaits);
             return None;
         }
         let beyond = sock.rx.at.load(Ordering::Relaxed) + n as u64 + 1;
-        nap.done = n;
-        match wait::for_data(section, sock, fd, deadline_of(sock, nap), beyond, nap) {
+        io_wait.done = n;
+        match wait::for_data(
+            section,
+            sock,
+            fd,
+            deadline_of(sock, io_wait),
+            beyond,
+            io_wait,
+        ) {
             Waited::News => {
                 self.over = matches!(at_hand(fd), AtHand::Over);
                 None
@@ -309,7 +321,12 @@ impl Read<'_> {
 
     /// Under the rx lock, which it gives back: nothing is there. `need` bytes more are waited for.
     #[inline]
-    fn waits(&mut self, section: Section<'_>, need: usize, nap: &mut Nap) -> Option<Verdict> {
+    fn waits(
+        &mut self,
+        section: Section<'_>,
+        need: usize,
+        io_wait: &mut IoWait,
+    ) -> Option<Verdict> {
         let Self { sock, fd, .. } = *self;
         if self.done >= self.want {
             drop(section);
@@ -324,22 +341,22 @@ impl Read<'_> {
             return Some(self.partly(Error::WouldBlock));
         }
         let beyond = sock.rx.at.load(Ordering::Relaxed) + 1;
-        nap.note(sock);
+        io_wait.note(sock);
         if sock.rx.state() != State::Link {
-            wait::begin_below_low(sock, need, nap);
+            wait::begin_below_low(sock, need, io_wait);
         }
-        let deadline = deadline_of(sock, nap);
-        let waited = wait::for_data(section, sock, fd, deadline, beyond, nap);
+        let deadline = deadline_of(sock, io_wait);
+        let waited = wait::for_data(section, sock, fd, deadline, beyond, io_wait);
         if waited != Waited::Parked {
-            wait::end_below_low(nap);
+            wait::end_below_low(io_wait);
         }
         match waited {
             Waited::News => {
-                nap.goes_on();
+                io_wait.goes_on();
                 None
             }
             Waited::Parked => {
-                nap.done = self.done;
+                io_wait.done = self.done;
                 Some(Verdict::Block)
             }
             Waited::Interrupted => Some(self.partly(Error::Interrupted)),
@@ -349,17 +366,17 @@ impl Read<'_> {
 
     /// The rest is TCP's, and what the copy of a demoted stream has after that.
     #[inline(never)]
-    fn off_link(&mut self, nap: &mut Nap) -> Option<Verdict> {
+    fn off_link(&mut self, io_wait: &mut IoWait) -> Option<Verdict> {
         let Self { sock, fd, .. } = *self;
         if sock.rx.owed.load(Ordering::Relaxed) != 0
             && awaiting::await_owed_for(sock, self.total - self.done) == Waited::Interrupted
             && self.may_wait()
-            && ends(sock, nap).have_run()
+            && ends(sock, io_wait).have_run()
         {
             return Some(self.partly(Error::Interrupted));
         }
         let kept = sock.unread_copy.are_kept();
-        if kept && let ControlFlow::Break(answer) = self.take_copy(nap) {
+        if kept && let ControlFlow::Break(answer) = self.take_copy(io_wait) {
             return answer;
         }
         let is_given = fd == self.given;
@@ -373,18 +390,18 @@ impl Read<'_> {
         let is_low = || self.may_wait() && sock.rcvlowat.load(Ordering::Relaxed) > 1;
         let by_hand = !self.peek && (!is_given || kept && meets_end() || is_low());
         if self.done == 0 && !by_hand {
-            return go_on(sock, fd, self.flags, nap);
+            return go_on(sock, fd, self.flags, io_wait);
         }
-        self.take_tcp(nap)
+        self.take_tcp(io_wait)
     }
 
     /// What TCP does not bring any more is taken from the copy. `Continue`: TCP has the next byte.
-    fn take_copy(&mut self, nap: &mut Nap) -> ControlFlow<Option<Verdict>> {
+    fn take_copy(&mut self, io_wait: &mut IoWait) -> ControlFlow<Option<Verdict>> {
         let Self { sock, fd, .. } = *self;
         let Ok(section) = sock.rx.lock.enter() else {
             return ControlFlow::Break(Some(self.partly(Error::WouldBlock)));
         };
-        let goes_on = sock.rx.state() == State::Plain && !nap.is_lost();
+        let goes_on = sock.rx.state() == State::Plain && !io_wait.is_lost();
         let step = if goes_on && sock.unread_copy.are_kept() {
             let left = self.total - self.done;
             // SAFETY: the caller's buffers.
@@ -413,18 +430,18 @@ impl Read<'_> {
             Step::Lost => Some(self.partly(Error::Reset)),
             Step::Late if self.done != 0 && self.done >= self.want => Some(self.finish()),
             Step::Late if !self.may_wait() => Some(self.partly(Error::WouldBlock)),
-            Step::Late => self.waits_for_tcp(nap),
+            Step::Late => self.waits_for_tcp(io_wait),
         };
         ControlFlow::Break(answer)
     }
 
     /// The library itself reads from TCP: a part of the call is done, or the copy follows.
-    fn take_tcp(&mut self, nap: &mut Nap) -> Option<Verdict> {
+    fn take_tcp(&mut self, io_wait: &mut IoWait) -> Option<Verdict> {
         let Self { sock, fd, .. } = *self;
         let Ok(section) = sock.rx.lock.enter() else {
             return Some(self.partly(Error::WouldBlock));
         };
-        let rest = if sock.rx.state() != State::Plain || nap.is_lost() {
+        let rest = if sock.rx.state() != State::Plain || io_wait.is_lost() {
             // The next look decides.
             Rest::Moved(0)
         } else {
@@ -444,7 +461,7 @@ impl Read<'_> {
             Rest::Over if !is_given => Some(self.finish()),
             // The end or an error, which the kernel tells; or another thread was faster.
             Rest::Over if !sock.unread_copy.are_kept() || !unread_copy::has_ended(fd) => {
-                go_on(sock, fd, self.flags, nap)
+                go_on(sock, fd, self.flags, io_wait)
             }
             Rest::Over => None,
             Rest::Nothing => {
@@ -454,17 +471,17 @@ impl Read<'_> {
                 if !self.may_wait() {
                     return Some(self.partly(Error::WouldBlock));
                 }
-                note_limit(sock, fd, nap);
-                self.waits_for_tcp(nap)
+                note_limit(sock, fd, io_wait);
+                self.waits_for_tcp(io_wait)
             }
         }
     }
 
     /// Waits for what is missing, of which TCP has nothing yet.
-    fn waits_for_tcp(&self, nap: &mut Nap) -> Option<Verdict> {
-        nap.done = self.done;
-        let deadline = deadline_of(self.sock, nap);
-        wait::for_rest(self.sock, self.fd, self.want - self.done, deadline, nap)
+    fn waits_for_tcp(&self, io_wait: &mut IoWait) -> Option<Verdict> {
+        io_wait.done = self.done;
+        let deadline = deadline_of(self.sock, io_wait);
+        wait::for_rest(self.sock, self.fd, self.want - self.done, deadline, io_wait)
             .then_some(Verdict::Block)
     }
 
@@ -491,7 +508,12 @@ impl Read<'_> {
 
 /// Asked for no byte: `read` returns at once, `recv` waits until there is something to read
 /// (sock_rcvlowat in the kernel: a target of none is a target of one).
-unsafe fn recv_nothing(sock: &'static Sock, fd: c_int, flags: c_int, nap: &mut Nap) -> Verdict {
+unsafe fn recv_nothing(
+    sock: &'static Sock,
+    fd: c_int,
+    flags: c_int,
+    io_wait: &mut IoWait,
+) -> Verdict {
     if flags & READ != 0 {
         return Verdict::Done(0);
     }
@@ -501,34 +523,36 @@ unsafe fn recv_nothing(sock: &'static Sock, fd: c_int, flags: c_int, nap: &mut N
         iov_len: 1,
     };
     let peek = (flags | libc::MSG_PEEK) & !libc::MSG_WAITALL;
-    nap.empty = sock.may_wait(fd, flags);
+    io_wait.empty = sock.may_wait(fd, flags);
     // SAFETY: one byte of ours.
-    match unsafe { recv_stream(sock, fd, &raw const one, 1, peek, nap) } {
+    match unsafe { recv_stream(sock, fd, &raw const one, 1, peek, io_wait) } {
         Verdict::Done(_) => Verdict::Done(0),
-        Verdict::Failed(Error::WouldBlock | Error::Interrupted) if nap.empty => Verdict::Done(0),
+        Verdict::Failed(Error::WouldBlock | Error::Interrupted) if io_wait.empty => {
+            Verdict::Done(0)
+        }
         other => other,
     }
 }
 
 /// The time at which SO_RCVTIMEO runs out, fixed at the first wait of a call.
-fn deadline_of(sock: &Sock, nap: &mut Nap) -> Option<u64> {
+fn deadline_of(sock: &Sock, io_wait: &mut IoWait) -> Option<u64> {
     let timeout = sock.rcv_timeout_ns.load(Ordering::Relaxed);
-    if timeout != 0 && nap.deadline == 0 {
-        nap.deadline = sys::now_ns().saturating_add(timeout);
+    if timeout != 0 && io_wait.deadline == 0 {
+        io_wait.deadline = sys::now_ns().saturating_add(timeout);
     }
-    (nap.deadline != 0).then_some(nap.deadline)
+    (io_wait.deadline != 0).then_some(io_wait.deadline)
 }
 
 /// Which handlers end a call that would wait now.
-fn ends(sock: &Sock, nap: &mut Nap) -> Ends {
-    deadline_of(sock, nap);
-    nap.ends()
+fn ends(sock: &Sock, io_wait: &mut IoWait) -> Ends {
+    deadline_of(sock, io_wait);
+    io_wait.ends()
 }
 
 /// Off the link the limit is the kernel's, and may have been set since this end left it, be it by a
 /// relative.
-pub(super) fn note_limit(sock: &'static Sock, fd: c_int, nap: &Nap) {
-    if nap.deadline == 0
+pub(super) fn note_limit(sock: &'static Sock, fd: c_int, io_wait: &IoWait) {
+    if io_wait.deadline == 0
         && let Ok(_section) = sock.rx.lock.enter()
     {
         options::note(sock, fd);

@@ -9,8 +9,8 @@ use self::job::Job;
 use crate::demote::{self};
 use crate::direct::{self, Tried};
 use crate::give_up;
-use crate::nap::Nap;
-use crate::nap::Waited;
+use crate::io_wait::IoWait;
+use crate::io_wait::Waited;
 use crate::prefix::{self, Moved, Way};
 use crate::resend::{self, Resent};
 use crate::sock::{Sock, State};
@@ -65,9 +65,9 @@ pub unsafe fn send(
     iov: *const iovec,
     count: usize,
     flags: c_int,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> Verdict {
-    if nap.is_fresh()
+    if io_wait.is_fresh()
         // SAFETY: passed on.
         && !unsafe { is_large(sock, iov, count, flags) }
         && let Some(pass) = to_kernel(sock, flags)
@@ -76,7 +76,7 @@ pub unsafe fn send(
         return Verdict::Pass(unsafe { pass.writes(sock, iov, count) });
     }
     // SAFETY: passed on.
-    unsafe { send_stream(sock, fd, iov, count, flags, nap) }
+    unsafe { send_stream(sock, fd, iov, count, flags, io_wait) }
 }
 
 /// A call that writes [`LARGE`] bytes to TCP does so in pieces, amid which its connection may leave
@@ -135,7 +135,7 @@ unsafe fn send_stream(
     iov: *const iovec,
     count: usize,
     flags: c_int,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
         return out_of_band(sock, fd, flags);
@@ -166,18 +166,18 @@ unsafe fn send_stream(
         sock,
         fd,
         flags,
-        ran: nap.ran,
-        done: nap.done,
-        deadline: (nap.deadline != 0).then_some(nap.deadline),
+        ran: io_wait.ran,
+        done: io_wait.done,
+        deadline: (io_wait.deadline != 0).then_some(io_wait.deadline),
         patience: None,
-        known: nap.known,
-        waited: nap.known.is_some(),
+        known: io_wait.known,
+        waited: io_wait.known.is_some(),
     };
     if job.done != 0 {
         cursor.advance(job.done, |_, _| ());
     }
     let is_large = total >= LARGE && may_be_large(sock, flags);
-    if is_large && nap.is_fresh() {
+    if is_large && io_wait.is_fresh() {
         trigger::before_large(sock, total);
     }
     let mut write = Write {
@@ -198,7 +198,7 @@ unsafe fn send_stream(
         }
         write.job.fd = sock.valid_number(fd);
         // SAFETY: the caller's buffers; the lock is held.
-        if let Some(verdict) = unsafe { write.go_on(section, nap) } {
+        if let Some(verdict) = unsafe { write.go_on(section, io_wait) } {
             return verdict;
         }
     }
@@ -227,7 +227,11 @@ struct Write {
 
 impl Write {
     #[inline]
-    unsafe fn go_on(&mut self, mut section: Section<'static>, nap: &mut Nap) -> Option<Verdict> {
+    unsafe fn go_on(
+        &mut self,
+        mut section: Section<'static>,
+        io_wait: &mut IoWait,
+    ) -> Option<Verdict> {
         let sock = self.job.sock;
         let left = self.total - self.job.done;
         if left >= sock.tx.gate.load(Ordering::Relaxed) as usize && sock.tx.state() == State::Link {
@@ -265,12 +269,12 @@ impl Write {
                 Some(finish(sock, self.total))
             }
             // SAFETY: passed on.
-            Room::Kernel => unsafe { self.by_tcp(section, nap) },
+            Room::Kernel => unsafe { self.by_tcp(section, io_wait) },
             Room::Lost => {
                 drop(section);
                 Some(self.job.cut_off(self.total))
             }
-            other => self.job.pause(section, other, Some(nap)),
+            other => self.job.pause(section, other, Some(io_wait)),
         }
     }
 
@@ -287,7 +291,11 @@ impl Write {
         Some(finish(sock, self.total))
     }
 
-    unsafe fn by_tcp(&mut self, section: Section<'static>, nap: &mut Nap) -> Option<Verdict> {
+    unsafe fn by_tcp(
+        &mut self,
+        section: Section<'static>,
+        io_wait: &mut IoWait,
+    ) -> Option<Verdict> {
         let job = &mut self.job;
         let sock = job.sock;
         after_tcp::acts_on(sock);
@@ -305,7 +313,7 @@ impl Write {
         let rest = unsafe { rest_to_kernel(job, &mut self.cursor) };
         if rest == Rest::Full && sock.tx.state() == State::Proved && !job.is_nonblocking() {
             // Where TCP has room the ring may be taken instead.
-            return job.pause(section, Room::Resending, Some(nap));
+            return job.pause(section, Room::Resending, Some(io_wait));
         }
         drop(section);
         match rest {
@@ -325,12 +333,12 @@ impl Write {
                 return Some(job.partly(Error::WouldBlock));
             }
             if !job.waited {
-                recv::note_limit(sock, job.fd, nap);
+                recv::note_limit(sock, job.fd, io_wait);
             }
             let deadline = job.deadline();
             job.waited = true;
-            job.leave_word(nap);
-            if wait::for_kernel(&sock.tx, job.fd, libc::POLLOUT, deadline, nap) {
+            job.leave_word(io_wait);
+            if wait::for_kernel(&sock.tx, job.fd, libc::POLLOUT, deadline, io_wait) {
                 return Some(Verdict::Block);
             }
         }

@@ -14,8 +14,8 @@ pub enum Verdict {
     /// Call the real function with the same arguments, then hand its result to the
     /// interface's `finish`.
     Pass(Pass),
-    /// Sleep by `Nap::sleep` with nothing held and nothing to drop, then ask `woken`, and call the
-    /// engine again with the same arguments and the same `Nap`.
+    /// Sleep by `IoWait::sleep` with nothing held and nothing to drop, then ask `woken`, and call
+    /// the engine again with the same arguments and the same `IoWait`.
     Block,
 }
 

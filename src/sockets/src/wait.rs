@@ -1,7 +1,7 @@
 //! Blocking on a stream: spin a little where that helps, then announce, look again, sleep.
 
 use crate::demote::{self, Which};
-use crate::nap::{self, Nap, Waited};
+use crate::io_wait::{self, IoWait, Waited};
 use crate::sock::{Half, Known, Sock, State};
 use crate::verdict::{Error, Verdict};
 use crate::{direct, jobs, options, remote, tcp};
@@ -38,7 +38,7 @@ pub(crate) fn for_data(
     fd: i32,
     deadline: Option<u64>,
     beyond: u64,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> Waited {
     let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) else {
         return Waited::News;
@@ -69,7 +69,7 @@ pub(crate) fn for_data(
     } else {
         sock.conn().rx.sleeps.add_shared(1);
         let look = || news() || tcp::speaks(fd, sock.rcvlowat.load(Ordering::Relaxed) > 1);
-        let ends = nap.ends();
+        let ends = io_wait.ends();
         sleep(
             sock,
             link,
@@ -77,7 +77,7 @@ pub(crate) fn for_data(
             deadline,
             ends,
             look,
-            Some(nap),
+            Some(io_wait),
         )
     };
     if waited != Waited::Parked {
@@ -158,7 +158,7 @@ pub(crate) fn for_space(
     sock: &'static Sock,
     deadline: Option<u64>,
     ends: Ends,
-    mut nap: Option<&mut Nap>,
+    mut io_wait: Option<&mut IoWait>,
 ) -> Waited {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return Waited::News;
@@ -177,10 +177,18 @@ pub(crate) fn for_space(
         sock.conn().tx.sleeps.add_shared(1);
         let patience = sys::now_ns() + full_ns(sock);
         let until = deadline.map_or(patience, |d| d.min(patience));
-        if let Some(nap) = &mut nap {
-            nap.seen = seen;
+        if let Some(io_wait) = &mut io_wait {
+            io_wait.seen = seen;
         }
-        match sleep(sock, link, Side::Writer(dir), Some(until), ends, news, nap) {
+        match sleep(
+            sock,
+            link,
+            Side::Writer(dir),
+            Some(until),
+            ends,
+            news,
+            io_wait,
+        ) {
             // Also where the program's own patience (SO_SNDTIMEO) was shorter: TCP has room for
             // more than the ring, and says itself when it has none.
             Waited::TimedOut => {
@@ -224,7 +232,7 @@ fn sleep(
     deadline: Option<u64>,
     ends: Ends,
     news: impl Fn() -> bool,
-    nap: Option<&mut Nap>,
+    io_wait: Option<&mut IoWait>,
 ) -> Waited {
     let slot_index = thread::slot_on(link);
     let Some((index, slot)) = slot_index.and_then(|i| Some((i, link.my_slot(i)?))) else {
@@ -246,9 +254,9 @@ fn sleep(
             || !half.is_at(dir)
             || waiters.load(Ordering::SeqCst) & bit == 0
     };
-    if let Some(nap) = &nap {
+    if let Some(io_wait) = &io_wait {
         // What a sleep left by a jump has announced goes before this one announces the same.
-        nap::left_sleeps(nap.frame());
+        io_wait::left_sleeps(io_wait.frame());
     }
     waiters.fetch_or(bit, Ordering::SeqCst);
     slot.publish_cpu(thread::cpu());
@@ -261,13 +269,13 @@ fn sleep(
         let left = deadline.map(|d| d.saturating_sub(sys::now_ns()));
         if left == Some(0) || !hears {
             waited = Waited::TimedOut;
-        } else if let Some(nap) = nap
-            && nap::falls_asleep(nap.frame(), link, index, waiters)
+        } else if let Some(io_wait) = io_wait
+            && io_wait::falls_asleep(io_wait.frame(), link, index, waiters)
         {
-            nap.word = slot.sleep_word();
-            nap.announced = false;
-            nap.until = deadline.unwrap_or(0);
-            nap.writer = writer;
+            io_wait.word = slot.sleep_word();
+            io_wait.announced = false;
+            io_wait.until = deadline.unwrap_or(0);
+            io_wait.writer = writer;
             return Waited::Parked;
         } else {
             let timeout = left.map(sys::timespec);
@@ -295,40 +303,47 @@ pub(super) fn ended(errno: i32, ends: Ends, restarts: bool) -> Waited {
 }
 
 /// The edge has slept for a call: how it ends, or `None` when the engine is to be called again.
-pub fn woken(nap: &mut Nap) -> Option<Verdict> {
-    let error = match how_it_slept(nap) {
+pub fn woken(io_wait: &mut IoWait) -> Option<Verdict> {
+    let error = match how_it_slept(io_wait) {
         Waited::News | Waited::Parked => return None,
         Waited::Interrupted => Error::Interrupted,
         Waited::TimedOut => Error::WouldBlock,
     };
-    Some(if nap.done == 0 && !nap.empty {
+    Some(if io_wait.done == 0 && !io_wait.empty {
         Verdict::Failed(error)
     } else {
-        Verdict::Done(nap.done as isize)
+        Verdict::Done(io_wait.done as isize)
     })
 }
 
 /// The thread has slept for a call: takes back what was announced, and says how the wait ended.
 #[cold]
-fn how_it_slept(nap: &mut Nap) -> Waited {
-    nap::wakes_up(nap.frame());
-    end_below_low(nap);
-    let waited = if nap.announced {
-        woken_in_kernel(nap)
+fn how_it_slept(io_wait: &mut IoWait) -> Waited {
+    io_wait::wakes_up(io_wait.frame());
+    end_below_low(io_wait);
+    let waited = if io_wait.announced {
+        woken_in_kernel(io_wait)
     } else {
-        ended(nap.errno, nap.ends(), !nap.word.is_null() && nap.until == 0)
+        ended(
+            io_wait.errno,
+            io_wait.ends(),
+            !io_wait.word.is_null() && io_wait.until == 0,
+        )
     };
     if waited != Waited::News {
-        direct::revoke(nap);
+        direct::revoke(io_wait);
     } else {
-        nap.goes_on();
+        io_wait.goes_on();
     }
     if waited != Waited::TimedOut {
         return waited;
     }
     // A writer's patience is over, its program's (as in `for_space`), or the time between two
     // looks.
-    if let Some(known) = nap.known.filter(|_| nap.writer && !nap.word.is_null()) {
+    if let Some(known) = io_wait
+        .known
+        .filter(|_| io_wait.writer && !io_wait.word.is_null())
+    {
         let sock = known.sock();
         let stuck = sock.tx.lock.enter().is_ok_and(|_section| {
             let dir = sock
@@ -337,7 +352,7 @@ fn how_it_slept(nap: &mut Nap) -> Waited {
                 .filter(|_| known.is_same() && sock.tx.state() == State::Link);
             dir.is_some_and(|d| {
                 let head = d.rx.head.read();
-                !head.flagged && head.offset == nap.seen
+                !head.flagged && head.offset == io_wait.seen
             })
         });
         if stuck {
@@ -346,7 +361,7 @@ fn how_it_slept(nap: &mut Nap) -> Waited {
         // A reader that has just read some: what its ring does not take then TCP does.
         return Waited::News;
     }
-    if nap.deadline != 0 && sys::now_ns() >= nap.deadline {
+    if io_wait.deadline != 0 && sys::now_ns() >= io_wait.deadline {
         Waited::TimedOut
     } else {
         Waited::News
@@ -361,7 +376,7 @@ pub(crate) fn for_link(
     sock: &'static Sock,
     deadline: Option<u64>,
     ends: Ends,
-    nap: Option<&mut Nap>,
+    io_wait: Option<&mut IoWait>,
 ) -> Waited {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return Waited::News;
@@ -369,7 +384,7 @@ pub(crate) fn for_link(
     link.pin();
     drop(section);
     let news = || !remote::is_held(sock);
-    let waited = sleep(sock, link, Side::Writer(dir), deadline, ends, news, nap);
+    let waited = sleep(sock, link, Side::Writer(dir), deadline, ends, news, io_wait);
     if waited != Waited::Parked {
         link.unpin();
     }
@@ -416,18 +431,18 @@ pub(crate) fn for_tcp_room(
     fd: i32,
     deadline: Option<u64>,
     ends: Ends,
-    nap: Option<&mut Nap>,
+    io_wait: Option<&mut IoWait>,
 ) -> Waited {
     drop(section);
     let look = sys::now_ns() + SHUT_LOOK_NS;
     let until = deadline.map_or(look, |d| d.min(look));
-    if let Some(nap) = nap {
-        nap.word = core::ptr::null();
-        nap.fd = fd;
-        nap.events = libc::POLLOUT;
-        nap.announced = false;
-        nap.until = until;
-        nap.writer = true;
+    if let Some(io_wait) = io_wait {
+        io_wait.word = core::ptr::null();
+        io_wait.fd = fd;
+        io_wait.events = libc::POLLOUT;
+        io_wait.announced = false;
+        io_wait.until = until;
+        io_wait.writer = true;
         return Waited::Parked;
     }
     let left = sys::timespec(until.saturating_sub(sys::now_ns()));
@@ -445,18 +460,18 @@ pub(crate) fn for_tcp_room(
 /// Under the rx lock: a recv is about to sleep until it gets `missing` bytes. Of fewer than
 /// SO_RCVLOWAT the kernel would not tell. The socket is noted.
 #[cold]
-pub(crate) fn begin_below_low(sock: &Sock, missing: usize, nap: &mut Nap) {
+pub(crate) fn begin_below_low(sock: &Sock, missing: usize, io_wait: &mut IoWait) {
     if missing < sock.rcvlowat.load(Ordering::Relaxed) as usize {
         options::wait_below_low(sock);
-        nap.low = true;
+        io_wait.low = true;
     }
 }
 
 /// After the sleep. Where the socket was closed meanwhile there is nothing to put back.
 #[cold]
-pub(crate) fn end_below_low(nap: &mut Nap) {
-    let low = core::mem::take(&mut nap.low);
-    let Some(known) = nap.known.filter(|_| low) else {
+pub(crate) fn end_below_low(io_wait: &mut IoWait) {
+    let low = core::mem::take(&mut io_wait.low);
+    let Some(known) = io_wait.known.filter(|_| low) else {
         return;
     };
     let sock = known.sock();
@@ -474,16 +489,16 @@ pub(crate) fn for_rest(
     fd: i32,
     missing: usize,
     deadline: Option<u64>,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> bool {
     if let Ok(_section) = sock.rx.lock.enter()
-        && !nap.is_lost()
+        && !io_wait.is_lost()
     {
-        begin_below_low(sock, missing, nap);
+        begin_below_low(sock, missing, io_wait);
     }
-    let waits = for_kernel(&sock.rx, fd, libc::POLLIN, deadline, nap);
+    let waits = for_kernel(&sock.rx, fd, libc::POLLIN, deadline, io_wait);
     if !waits {
-        end_below_low(nap);
+        end_below_low(io_wait);
     }
     waits
 }
@@ -497,35 +512,35 @@ pub(crate) fn for_kernel(
     fd: i32,
     events: i16,
     deadline: Option<u64>,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> bool {
-    if nap.is_lost() {
+    if io_wait.is_lost() {
         return false;
     }
     half.call_begins();
-    if half.state.get_in_order() != State::Plain || nap.is_lost() {
+    if half.state.get_in_order() != State::Plain || io_wait.is_lost() {
         half.call_ends(0);
         return false;
     }
-    nap.word = core::ptr::null();
-    nap.fd = fd;
-    nap.events = events;
-    nap.announced = true;
-    nap.until = deadline.unwrap_or(0);
-    nap.writer = events & libc::POLLOUT != 0;
+    io_wait.word = core::ptr::null();
+    io_wait.fd = fd;
+    io_wait.events = events;
+    io_wait.announced = true;
+    io_wait.until = deadline.unwrap_or(0);
+    io_wait.writer = events & libc::POLLOUT != 0;
     true
 }
 
 /// The sleep of [`for_kernel`], which the kernel never restarts, is over.
-fn woken_in_kernel(nap: &mut Nap) -> Waited {
-    nap.announced = false;
-    if let Some(sock) = nap.known.map(Known::sock) {
+fn woken_in_kernel(io_wait: &mut IoWait) -> Waited {
+    io_wait.announced = false;
+    if let Some(sock) = io_wait.known.map(Known::sock) {
         // Also where the socket is closed: the count is the structure's.
-        let half = if nap.writer { &sock.tx } else { &sock.rx };
+        let half = if io_wait.writer { &sock.tx } else { &sock.rx };
         half.call_ends(0);
         if sock.rx.state() != State::Plain {
             crate::upgrade::consent(sock);
         }
     }
-    ended(nap.errno, nap.ends(), false)
+    ended(io_wait.errno, io_wait.ends(), false)
 }

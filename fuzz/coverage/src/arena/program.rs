@@ -1,7 +1,7 @@
 //! The program's calls, as hooks make them, and what they may come to.
 
 use super::*;
-use sluice_engine::api::{self, Error, Nap, Pass, READ, Verdict, WaitState};
+use sluice_engine::api::{self, Error, IoWait, Pass, READ, Verdict, WaitState};
 
 /// What the real function says, as the engine's verdicts do.
 pub(super) fn real(ret: isize) -> isize {
@@ -72,9 +72,9 @@ impl World {
             ]
         };
         let count = if cut == want { 1 } else { 2 };
-        let mut nap = Nap::new();
+        let mut io_wait = IoWait::new();
         // SAFETY: buffers of ours.
-        let verdict = unsafe { api::recv(entry, self.fd, iov.as_ptr(), count, flags, &mut nap) };
+        let verdict = unsafe { api::recv(entry, self.fd, iov.as_ptr(), count, flags, &mut io_wait) };
         let fd = self.fd;
         let got = concluded(verdict, || {
             let mut msg = message(&iov[..count]);
@@ -156,9 +156,9 @@ impl World {
             ]
         };
         let count = if cut == len { 1 } else { 2 };
-        let mut nap = Nap::new();
+        let mut io_wait = IoWait::new();
         // SAFETY: buffers of ours.
-        let verdict = unsafe { api::send(entry, self.fd, iov.as_ptr(), count, flags, &mut nap) };
+        let verdict = unsafe { api::send(entry, self.fd, iov.as_ptr(), count, flags, &mut io_wait) };
         let fd = self.fd;
         let done = concluded(verdict, || {
             let msg = message(&iov[..count]);

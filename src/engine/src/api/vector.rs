@@ -1,7 +1,7 @@
 //! The calls that hooks of vectors and messages make: what describes them lies in the caller's
 //! memory.
 
-use super::{Entry, Error, Nap, Pass, Verdict, broken, caller};
+use super::{Entry, Error, IoWait, Pass, Verdict, broken, caller};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, msghdr, size_t};
 use sluice_runtime::iov;
@@ -9,9 +9,12 @@ use sluice_sockets::sock::Sock;
 use sluice_sockets::{counts, give_up, recv as receiving, send as sending};
 
 /// The socket that a receiving call reads from, or why the kernel serves the call.
-fn reader(e: Entry, flags: c_int, nap: &Nap) -> Result<&'static Sock, Pass> {
+fn reader(e: Entry, flags: c_int, io_wait: &IoWait) -> Result<&'static Sock, Pass> {
     let sock = e.get::<Sock>().ok_or(Pass::NOBODY)?;
-    match nap.is_fresh().then(|| receiving::to_kernel(sock, flags)) {
+    match io_wait
+        .is_fresh()
+        .then(|| receiving::to_kernel(sock, flags))
+    {
         Some(Some(pass)) => Err(pass),
         _ => Ok(sock),
     }
@@ -26,9 +29,9 @@ pub unsafe fn readv(
     iov: *const iovec,
     iovcnt: size_t,
     flags: c_int,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> Verdict {
-    let sock = match reader(e, flags, nap) {
+    let sock = match reader(e, flags, io_wait) {
         Ok(sock) => sock,
         Err(pass) => return Verdict::Pass(pass),
     };
@@ -36,7 +39,7 @@ pub unsafe fn readv(
         return Verdict::Failed(Error::BadAddress);
     }
     // SAFETY: passed on.
-    unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, nap) }
+    unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, io_wait) }
 }
 /// As [`send`](super::send), for an array of the caller's own.
 /// # Safety
@@ -47,12 +50,12 @@ pub unsafe fn writev(
     iov: *const iovec,
     iovcnt: size_t,
     flags: c_int,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> Verdict {
     let Some(sock) = e.get::<Sock>() else {
         return Verdict::Pass(Pass::NOBODY);
     };
-    if nap.is_fresh()
+    if io_wait.is_fresh()
         && !(sending::may_be_large(sock, flags)
             && !iov::is_missing(iov, iovcnt)
             // SAFETY: the caller's array, which is not certain to be missing.
@@ -67,7 +70,7 @@ pub unsafe fn writev(
     }
     // SAFETY: passed on.
     broken(
-        unsafe { sending::send(sock, fd, iov, iovcnt, flags, nap) },
+        unsafe { sending::send(sock, fd, iov, iovcnt, flags, io_wait) },
         flags,
     )
 }
@@ -79,9 +82,9 @@ pub unsafe fn recvmsg(
     fd: c_int,
     msg: *mut msghdr,
     flags: c_int,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> Verdict {
-    let sock = match reader(e, flags, nap) {
+    let sock = match reader(e, flags, io_wait) {
         Ok(sock) => sock,
         Err(pass) => return Verdict::Pass(pass),
     };
@@ -95,9 +98,9 @@ pub unsafe fn recvmsg(
         return Verdict::Failed(Error::BadAddress);
     }
     // SAFETY: passed on.
-    let verdict = unsafe { receiving::recv(sock, fd, pieces, count, flags, nap) };
+    let verdict = unsafe { receiving::recv(sock, fd, pieces, count, flags, io_wait) };
     // A call that has got something, or wants nothing, fails no more, however its wait ends.
-    let is_done = matches!(verdict, Verdict::Block) && (nap.done != 0 || nap.empty);
+    let is_done = matches!(verdict, Verdict::Block) && (io_wait.done != 0 || io_wait.empty);
     if is_done || matches!(verdict, Verdict::Done(_)) {
         // tcp_recvmsg leaves no name, no control data and no flags; the kernel says so where it was
         // asked (net/socket.c, ____sys_recvmsg). What was moved is gone, also where that cannot be
@@ -180,12 +183,12 @@ pub unsafe fn sendmsg(
     fd: c_int,
     msg: *const msghdr,
     flags: c_int,
-    nap: &mut Nap,
+    io_wait: &mut IoWait,
 ) -> Verdict {
     let Some(sock) = e.get::<Sock>() else {
         return Verdict::Pass(Pass::NOBODY);
     };
-    if nap.is_fresh()
+    if io_wait.is_fresh()
         // SAFETY: passed on.
         && !unsafe { is_large(sock, msg, flags) }
         && let Some(pass) = sending::to_kernel(sock, flags)
@@ -229,7 +232,7 @@ pub unsafe fn sendmsg(
                 header.msg_iov,
                 header.msg_iovlen as size_t,
                 flags,
-                nap,
+                io_wait,
             )
         },
         flags,

@@ -1,6 +1,6 @@
 //! Stream input and output by the sockets' own calls, and descriptors in messages.
 
-use crate::api::{self, Entry, Error, Nap, Ran, Verdict, caller};
+use crate::api::{self, Entry, Error, IoWait, Ran, Verdict, caller};
 use crate::boundary::{NO_FD, tell, waiting};
 use crate::errno;
 use crate::real::test_cancel;
@@ -378,8 +378,9 @@ unsafe fn receive_in_time(
     while (done as usize) < limited(vec, count) {
         let one = flags & !libc::MSG_WAITFORONE;
         // SAFETY: the header is the C caller's.
-        let engine =
-            |msg: *mut msghdr, nap: &mut Nap| unsafe { api::recvmsg(e, fd, msg, one, nap) };
+        let engine = |msg: *mut msghdr, io_wait: &mut IoWait| unsafe {
+            api::recvmsg(e, fd, msg, one, io_wait)
+        };
         let rest = |from, alone| kernel(from, if alone { 1 } else { count - done }, flags);
         // SAFETY: `done` is below `count`.
         if let Some(ret) = unsafe { move_one(fd, ran, vec, done, engine, rest) } {
@@ -416,8 +417,9 @@ unsafe extern "C" fn send_each(
     let mut done: c_uint = 0;
     while (done as usize) < limited(vec, count) {
         // SAFETY: the header is the C caller's.
-        let engine =
-            |msg: *mut msghdr, nap: &mut Nap| unsafe { api::sendmsg(e, fd, msg, flags, nap) };
+        let engine = |msg: *mut msghdr, io_wait: &mut IoWait| unsafe {
+            api::sendmsg(e, fd, msg, flags, io_wait)
+        };
         let rest = |from, alone| kernel(from, if alone { 1 } else { count - done });
         // SAFETY: `done` is below `count`.
         if let Some(ret) = unsafe { move_one(fd, ran, vec, done, engine, rest) } {
@@ -460,13 +462,15 @@ unsafe fn move_one(
     ran: Ran,
     vec: *mut mmsghdr,
     done: c_uint,
-    mut engine: impl FnMut(*mut msghdr, &mut Nap) -> Verdict,
+    mut engine: impl FnMut(*mut msghdr, &mut IoWait) -> Verdict,
     rest: impl FnOnce(*mut mmsghdr, bool) -> c_int,
 ) -> Option<c_int> {
     // Perhaps there is none.
     let entry = vec.wrapping_add(done as usize);
     let msg = entry.cast::<msghdr>();
-    match waiting(fd, &mut Nap::since(ran), &mut |nap| engine(msg, nap)) {
+    match waiting(fd, &mut IoWait::since(ran), &mut |io_wait| {
+        engine(msg, io_wait)
+    }) {
         Some(Verdict::Done(n)) => {
             if caller::cannot_write(entry as usize, size_of::<mmsghdr>()) {
                 // It has been moved.

@@ -3,7 +3,7 @@
 
 use super::state::Incoming;
 use super::{NEVER, PIECE, terms};
-use crate::nap::Nap;
+use crate::io_wait::IoWait;
 use crate::sock::{Known, Sock, State};
 use crate::wake;
 use core::sync::atomic::{Ordering, fence};
@@ -47,7 +47,7 @@ pub(crate) struct Wants<'a> {
     pub peek: bool,
     pub nonblocking: bool,
     /// Notes that an ADVERT was made, and whose: [`revoke`] it when the recv leaves.
-    pub nap: &'a mut Nap,
+    pub io_wait: &'a mut IoWait,
 }
 
 /// What the look for an offer came to.
@@ -97,7 +97,7 @@ pub(crate) fn try_recv(
         peek: wants.peek,
         wait: !wants.nonblocking && wants.left >= sock.rx.gate.load(Ordering::Relaxed) as usize,
     };
-    let asks = recv.wait && !recv.peek && !wants.nap.lent;
+    let asks = recv.wait && !recv.peek && !wants.io_wait.lent;
     if asks && inc.receiver.lent().is_some_and(|a| a.len < recv.len) {
         // Another thread's, which was perhaps cancelled: this one has room for what goes beyond
         // that.
@@ -117,8 +117,8 @@ pub(crate) fn try_recv(
         }
         Next::Advertise(advert) => {
             invite(inc, dir, true);
-            wants.nap.note(sock);
-            wants.nap.lent = true;
+            wants.io_wait.note(sock);
+            wants.io_wait.lent = true;
             advertise(sock, dir, link, &advert);
             Found::Lent
         }
@@ -220,14 +220,14 @@ fn advertise(sock: &'static Sock, dir: &Direction, link: &'static Link, advert: 
 
 /// The recv leaves: if it has made an ADVERT, that ends.
 #[inline]
-pub(crate) fn revoke(nap: &mut Nap) {
-    if nap.lent
-        && let Some(known) = nap.known
+pub(crate) fn revoke(io_wait: &mut IoWait) {
+    if io_wait.lent
+        && let Some(known) = io_wait.known
     {
-        if nap.mask.is_some() {
-            return crate::remote::revoke_loan(known, nap);
+        if io_wait.mask.is_some() {
+            return crate::remote::revoke_loan(known, io_wait);
         }
-        nap.lent = false;
+        io_wait.lent = false;
         end_advert(known);
     }
 }

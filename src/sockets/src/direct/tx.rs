@@ -5,7 +5,7 @@
 use super::outcome::{OFFERS, OFFERS_NOT, SKIP, SKIP_MAX, UNASKED, is_up, record};
 use super::state::Outgoing;
 use super::{NEVER, PIECE};
-use crate::nap::Waited;
+use crate::io_wait::Waited;
 use crate::send::job::Job;
 use crate::sock::{Sock, State};
 use crate::{demote, wait, wake};
@@ -77,7 +77,7 @@ fn await_turn(mut section: Held, job: &mut Job) -> Result<Held, Waited> {
     let sock = job.sock;
     let direct = &sock.direct;
     let mut start = None;
-    let mut nap = TURN_NAP_NS.0;
+    let mut io_wait = TURN_NAP_NS.0;
     loop {
         let owner = direct.owner.load(Ordering::Relaxed);
         if owner == 0 || sock.tx.state() != State::Link {
@@ -104,17 +104,17 @@ fn await_turn(mut section: Held, job: &mut Job) -> Result<Held, Waited> {
         if waited < YIELD_NS {
             sys::sched_yield();
         } else {
-            let left = job.deadline().map_or(nap, |d| d.saturating_sub(now));
+            let left = job.deadline().map_or(io_wait, |d| d.saturating_sub(now));
             if left == 0 {
                 return Err(Waited::TimedOut);
             }
-            let time = sys::timespec(nap.min(left));
+            let time = sys::timespec(io_wait.min(left));
             if let Err(errno) = sys::poll_one_unless(job.ends(), -1, 0, Some(time))
                 && wait::ended(errno, job.ends(), false) == Waited::Interrupted
             {
                 return Err(Waited::Interrupted);
             }
-            nap = (nap * 2).min(TURN_NAP_NS.1);
+            io_wait = (io_wait * 2).min(TURN_NAP_NS.1);
         }
         section = sock.tx.lock.enter().map_err(|_| Waited::TimedOut)?;
         if job.is_lost() {
@@ -531,7 +531,7 @@ pub(crate) fn resolve(sock: &'static Sock) {
 mod tests {
     use super::*;
     use crate::direct::begin_tx;
-    use crate::nap::Nap;
+    use crate::io_wait::IoWait;
     use crate::verdict::{Error, Verdict};
     use crate::{send, testing};
     use std::time::{Duration, Instant};
@@ -553,7 +553,7 @@ mod tests {
             iov_len: bytes.len(),
         };
         // SAFETY: a buffer of ours.
-        unsafe { send::send(sock, -1, &raw const iov, 1, flags, &mut Nap::new()) }
+        unsafe { send::send(sock, -1, &raw const iov, 1, flags, &mut IoWait::new()) }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::demote::{self, Which};
 use crate::direct::{self, Found, Wants};
 use crate::emulated_reset::{self, Resetting};
-use crate::nap::Nap;
+use crate::io_wait::IoWait;
 use crate::sock::{Event, Sock, State};
 use crate::tcp::{self, AtHand, at_hand};
 use crate::verdict::Error;
@@ -53,7 +53,7 @@ pub(super) struct Call<'a> {
     pub flags: c_int,
     /// Bytes still missing before it may return.
     pub need: usize,
-    pub nap: &'a mut Nap,
+    pub io_wait: &'a mut IoWait,
 }
 
 impl Call<'_> {
@@ -65,8 +65,8 @@ impl Call<'_> {
     pub(super) unsafe fn look(&mut self) -> Look {
         let Self { sock, flags, .. } = *self;
         let current = sock.rx.state();
-        if self.nap.mask.is_some() && current != State::Link {
-            remote::end_loan(sock, self.nap);
+        if self.io_wait.mask.is_some() && current != State::Link {
+            remote::end_loan(sock, self.io_wait);
         }
         if current == State::Plain {
             return Look::Kernel;
@@ -113,9 +113,9 @@ impl Call<'_> {
         sock.rx.seen.store(tail.offset, Ordering::Relaxed);
         let mut available = tail.offset.wrapping_sub(at);
         if remote::is_lent(sock) {
-            match remote::look_at_loan(sock, self.cursor, self.nap) {
+            match remote::look_at_loan(sock, self.cursor, self.io_wait) {
                 remote::Found::Bytes(n) => return Look::Moved(n),
-                remote::Found::Nothing => return empty(sock, fd, self.nap.done != 0),
+                remote::Found::Nothing => return empty(sock, fd, self.io_wait.done != 0),
                 remote::Found::Ended => available = dir.tx.tail.read().offset.wrapping_sub(at),
             }
         }
@@ -136,11 +136,11 @@ impl Call<'_> {
         if let Some(look) = self.lend_or_take(dir, at, head) {
             return look;
         }
-        if self.nap.is_fresh() && sock.may_wait(fd, self.flags) {
+        if self.io_wait.is_fresh() && sock.may_wait(fd, self.flags) {
             // TCP is asked before the sleep, not before the spin.
             return Look::Empty;
         }
-        empty(sock, fd, self.nap.done != 0)
+        empty(sock, fd, self.io_wait.done != 0)
     }
 
     /// The ring is empty: lends the buffer to the peer, or takes what that offers.
@@ -156,7 +156,7 @@ impl Call<'_> {
             && sock.carrier().lends
             && waits()
         {
-            remote::lend(sock, self.cursor, waitall, self.nap);
+            remote::lend(sock, self.cursor, waitall, self.io_wait);
         }
         let is_large = left >= sock.rx.gate.load(Ordering::Relaxed) as usize;
         let offer = dir.offer.word.load(Ordering::Relaxed);
@@ -170,7 +170,7 @@ impl Call<'_> {
             waitall,
             peek: !copies,
             nonblocking: !waits(),
-            nap: self.nap,
+            io_wait: self.io_wait,
         };
         Some(match direct::try_recv(&mut wants, self.cursor, head, at) {
             Found::Nothing => return None,
@@ -244,7 +244,7 @@ impl Call<'_> {
             sock, fd, flags, ..
         } = *self;
         let cursor = &mut *self.cursor;
-        if self.nap.done != 0 {
+        if self.io_wait.done != 0 {
             match at_hand(fd) {
                 AtHand::Bytes => {}
                 AtHand::Nothing => return Look::Empty,

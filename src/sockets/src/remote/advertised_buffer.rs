@@ -9,7 +9,7 @@
 //! Under the socket's rx lock, but for [`Lent::shut`](super::lent::Lent::shut).
 
 use super::link::of;
-use crate::nap::Nap;
+use crate::io_wait::IoWait;
 use crate::sock::{Known, Sock};
 use crate::wake;
 use core::ptr;
@@ -40,7 +40,7 @@ pub enum Found {
 
 /// A recv is about to wait, and nothing is there: lends its buffer if that is worth it. True: it
 /// did.
-pub fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mut Nap) -> bool {
+pub fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, io_wait: &mut IoWait) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return false;
     };
@@ -79,14 +79,14 @@ pub fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mut Nap) 
     // Neither is a handler to find libibverbs in the middle of this, nor to leave it there. They
     // are blocked already where this recv has lent before, and somebody else's has taken the buffer
     // back: what its mask was is known.
-    if nap.mask.is_none() {
-        nap.mask = sluice_runtime::thread::block_signals();
+    if io_wait.mask.is_none() {
+        io_wait.mask = sluice_runtime::thread::block_signals();
     }
     // SAFETY: the buffer of a call that waits; a buffer that is none is refused.
     let region = endpoint.inside(|inner| unsafe { inner.lend_out(base.cast(), len) });
     let Some(Ok(region)) = region else {
         memory::give(len);
-        sluice_runtime::thread::unblock_signals(nap.mask.take());
+        sluice_runtime::thread::unblock_signals(io_wait.mask.take());
         return false;
     };
     let loan = Loan {
@@ -99,29 +99,29 @@ pub fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mut Nap) 
     lent.base.store(base as usize, Ordering::Relaxed);
     lent.len.store(len, Ordering::Relaxed);
     lent.taken.store(0, Ordering::Relaxed);
-    lent.frame.store(nap.frame(), Ordering::Relaxed);
+    lent.frame.store(io_wait.frame(), Ordering::Relaxed);
     lent.region.store(region.into_raw(), Ordering::SeqCst);
-    nap.note(sock);
-    nap.lent = true;
-    nap.abandoned = Some(revoke);
+    io_wait.note(sock);
+    io_wait.lent = true;
+    io_wait.abandoned = Some(revoke);
     let told = endpoint.with_stream(stream, |pump| pump.lend(stream, &loan).is_some());
     if told != Some(true) {
-        back(sock, nap);
+        back(sock, io_wait);
         return false;
     }
     true
 }
 
 /// The recv whose buffer is lent looks again.
-pub fn look(sock: &'static Sock, cursor: &mut Cursor, nap: &mut Nap) -> Found {
+pub fn look(sock: &'static Sock, cursor: &mut Cursor, io_wait: &mut IoWait) -> Found {
     let lent = &sock.lent;
-    if lent.frame.load(Ordering::Relaxed) != nap.frame() {
+    if lent.frame.load(Ordering::Relaxed) != io_wait.frame() {
         // Another recv's: what is there goes to the first that comes.
         end(sock);
         return Found::Ended;
     }
     let Some((endpoint, stream)) = of(sock) else {
-        back(sock, nap);
+        back(sock, io_wait);
         return Found::Ended;
     };
     let now = endpoint.with_stream(stream, |pump| (pump.landed(stream), pump.is_lent(stream)));
@@ -151,7 +151,7 @@ pub fn look(sock: &'static Sock, cursor: &mut Cursor, nap: &mut Nap) -> Found {
             &rx.adverts_stale
         }
         .add(1);
-        forget(sock, nap);
+        forget(sock, io_wait);
     }
     match (landed, goes_on) {
         (0, true) => Found::Nothing,
@@ -181,10 +181,10 @@ fn consume(sock: &'static Sock, n: usize) -> bool {
     true
 }
 
-fn forget(sock: &Sock, nap: &mut Nap) {
+fn forget(sock: &Sock, io_wait: &mut IoWait) {
     sock.lent.frame.store(0, Ordering::Relaxed);
-    nap.lent = false;
-    sluice_runtime::thread::unblock_signals(nap.mask.take());
+    io_wait.lent = false;
+    sluice_runtime::thread::unblock_signals(io_wait.mask.take());
 }
 
 /// The buffer is its program's again, of whichever recv: what has landed there goes to the ring.
@@ -215,25 +215,25 @@ pub fn end(sock: &'static Sock) {
     }
 }
 
-/// The recv of this nap leaves, or does not sleep: its buffer is its own again.
-pub fn back(sock: &'static Sock, nap: &mut Nap) {
-    if sock.lent.frame.load(Ordering::Relaxed) == nap.frame() {
+/// The recv of this wait leaves, or does not sleep: its buffer is its own again.
+pub fn back(sock: &'static Sock, io_wait: &mut IoWait) {
+    if sock.lent.frame.load(Ordering::Relaxed) == io_wait.frame() {
         end(sock);
     }
-    nap.lent = false;
-    sluice_runtime::thread::unblock_signals(nap.mask.take());
+    io_wait.lent = false;
+    sluice_runtime::thread::unblock_signals(io_wait.mask.take());
 }
 
 /// As [`back`], without the lock: the recv ends, or its frame is left by a jump or a cancellation.
 #[cold]
-pub fn revoke(known: Known, nap: &mut Nap) {
+pub fn revoke(known: Known, io_wait: &mut IoWait) {
     let sock = known.sock();
-    if sock.lent.frame.load(Ordering::Relaxed) == nap.frame() {
+    if sock.lent.frame.load(Ordering::Relaxed) == io_wait.frame() {
         sock.lent.shut();
         if let Ok(_section) = sock.rx.lock.enter() {
-            back(sock, nap);
+            back(sock, io_wait);
         }
     }
-    nap.lent = false;
-    sluice_runtime::thread::unblock_signals(nap.mask.take());
+    io_wait.lent = false;
+    sluice_runtime::thread::unblock_signals(io_wait.mask.take());
 }

@@ -6,7 +6,7 @@
 )]
 
 use super::Before;
-use crate::nap::Nap;
+use crate::io_wait::IoWait;
 use crate::resend::Resent;
 use crate::sock::{Half, Known, Sock};
 use sluice_runtime::iov::Cursor;
@@ -89,14 +89,14 @@ pub enum Found {
 pub fn is_lent(_: &Sock) -> bool {
     false
 }
-pub fn lend(_: &'static Sock, _: &Cursor, _: bool, _: &mut Nap) -> bool {
+pub fn lend(_: &'static Sock, _: &Cursor, _: bool, _: &mut IoWait) -> bool {
     false
 }
-pub(crate) fn look_at_loan(_: &'static Sock, _: &mut Cursor, _: &mut Nap) -> Found {
+pub(crate) fn look_at_loan(_: &'static Sock, _: &mut Cursor, _: &mut IoWait) -> Found {
     Found::Ended
 }
-pub(crate) fn end_loan(_: &'static Sock, _: &mut Nap) {}
-pub(crate) fn revoke_loan(_: Known, _: &mut Nap) {}
+pub(crate) fn end_loan(_: &'static Sock, _: &mut IoWait) {}
+pub(crate) fn revoke_loan(_: Known, _: &mut IoWait) {}
 pub fn land(_: &Sock, _: impl Fn() -> bool) {}
 pub fn goes_direct(_: &Sock) -> bool {
     false

@@ -11,7 +11,7 @@ pub struct Lent {
     pub(super) len: AtomicUsize,
     /// Bytes of it that the recv has.
     pub(super) taken: AtomicU32,
-    /// Whose it is: [`Nap::frame`](crate::nap::Nap::frame).
+    /// Whose it is: [`IoWait::frame`](crate::io_wait::IoWait::frame).
     pub(super) frame: AtomicUsize,
 }
 

@@ -4,7 +4,7 @@ use super::job::Job;
 use super::{
     LARGE, PIECE, Room, call_by_tcp_ends, enter_kernel, finish, look, may_be_large, publish,
 };
-use crate::nap::Waited;
+use crate::io_wait::Waited;
 use crate::sock::{Sock, State};
 use crate::verdict::{Error, Pass, Verdict};
 use crate::{after_tcp, direct, give_up, prefix, remote, trigger};

@@ -2,7 +2,7 @@
 
 use super::{Room, finish};
 use crate::demote::{self, Which};
-use crate::nap::{Nap, Waited};
+use crate::io_wait::{IoWait, Waited};
 use crate::sock::{Known, Sock};
 use crate::verdict::{Error, Verdict};
 use crate::wait;
@@ -37,7 +37,7 @@ impl Job {
         }
     }
 
-    /// See [`Nap::is_lost`].
+    /// See [`IoWait::is_lost`].
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.known.is_some_and(|known| !known.is_open())
@@ -58,11 +58,11 @@ impl Job {
     }
 
     /// What the edge's sleep, and the engine after it, must know.
-    pub(super) fn leave_word(&self, nap: &mut Nap) {
-        nap.ran = self.ran;
-        nap.done = self.done;
-        nap.deadline = self.deadline.unwrap_or(0);
-        nap.known = self.known;
+    pub(super) fn leave_word(&self, io_wait: &mut IoWait) {
+        io_wait.ran = self.ran;
+        io_wait.done = self.done;
+        io_wait.deadline = self.deadline.unwrap_or(0);
+        io_wait.known = self.known;
     }
 
     /// Which handlers end the call where it would wait.
@@ -111,7 +111,7 @@ impl Job {
         &mut self,
         section: Section<'_>,
         room: Room,
-        mut nap: Option<&mut Nap>,
+        mut io_wait: Option<&mut IoWait>,
     ) -> Option<Verdict> {
         let Job { sock, fd, .. } = *self;
         let over = match room {
@@ -143,14 +143,14 @@ impl Job {
         self.note();
         self.deadline();
         self.waited = true;
-        if let Some(nap) = &mut nap {
-            self.leave_word(nap);
+        if let Some(io_wait) = &mut io_wait {
+            self.leave_word(io_wait);
         }
         let (deadline, ends) = (self.deadline, self.ends());
         let waited = match room {
-            Room::Full => wait::for_space(section, sock, deadline, ends, nap),
-            Room::Held => wait::for_link(section, sock, deadline, ends, nap),
-            _ => wait::for_tcp_room(section, fd, deadline, ends, nap),
+            Room::Full => wait::for_space(section, sock, deadline, ends, io_wait),
+            Room::Held => wait::for_link(section, sock, deadline, ends, io_wait),
+            _ => wait::for_tcp_room(section, fd, deadline, ends, io_wait),
         };
         match waited {
             Waited::News => {

@@ -2,7 +2,7 @@
 
 use super::owed::{SOME, owed_ns};
 use super::{are_others_reading, is_cut_off, is_over, renounce, unread_in_copy};
-use crate::nap::Waited;
+use crate::io_wait::Waited;
 use crate::sock::Sock;
 use crate::{remote, tcp};
 use core::sync::atomic::{AtomicU64, Ordering};

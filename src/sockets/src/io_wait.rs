@@ -215,7 +215,7 @@ pub enum Waited {
 /// by the hook, where nothing is held and nothing has a destructor; the engine is left and entered
 /// again.
 #[derive(Debug)]
-pub struct Nap {
+pub struct IoWait {
     /// Handlers that had run when the call began.
     pub ran: Ran,
     /// Bytes moved so far.
@@ -239,7 +239,7 @@ pub struct Nap {
     /// The socket of a call that has waited, noted before its first wait.
     pub known: Option<Known>,
     /// Takes back what it has lent, where nobody returns to it.
-    pub abandoned: Option<fn(Known, &mut Nap)>,
+    pub abandoned: Option<fn(Known, &mut IoWait)>,
     /// It is the writing half that waits.
     pub writer: bool,
     /// What its peer's word was.
@@ -255,7 +255,7 @@ pub struct Nap {
     pub errno: i32,
 }
 
-impl Nap {
+impl IoWait {
     /// A call that begins.
     #[inline(always)]
     #[must_use]
@@ -354,38 +354,38 @@ impl Nap {
 }
 
 /// Nobody comes back to a sleep whose buffer is lent.
-extern "C" fn left(nap: *mut libc::c_void) {
+extern "C" fn left(io_wait: *mut libc::c_void) {
     // SAFETY: pushed by the frame that holds it, which is still there.
-    let nap = unsafe { &mut *nap.cast::<Nap>() };
+    let io_wait = unsafe { &mut *io_wait.cast::<IoWait>() };
     // The mask is the handler's, or nobody's any more.
-    nap.mask = None;
-    if let (Some(known), Some(abandoned)) = (nap.known, nap.abandoned) {
-        abandoned(known, nap);
+    io_wait.mask = None;
+    if let (Some(known), Some(abandoned)) = (io_wait.known, io_wait.abandoned) {
+        abandoned(known, io_wait);
     }
 }
 
-impl Nap {
+impl IoWait {
     /// As [`sleep`](Self::sleep), of a recv whose buffer is lent: it takes signals here alone, and
     /// is told when it is left.
     #[inline(never)]
     #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
     extern "C" fn sleep_lent(&mut self) {
         let Some(mask) = self.mask.take() else { return };
-        let nap = core::ptr::from_mut(self);
+        let io_wait = core::ptr::from_mut(self);
         // SAFETY: else nothing is lent; the frame outlives its sleep, which is not lent a second
         // time, since the mask was taken.
         unsafe {
-            thread::unless_left(left, nap.cast(), || {
+            thread::unless_left(left, io_wait.cast(), || {
                 // Handlers that this lets run end the sleep.
                 sys::set_signal_mask(mask);
-                (*nap).sleep();
-                (*nap).mask = thread::block_signals();
+                (*io_wait).sleep();
+                (*io_wait).mask = thread::block_signals();
             });
         }
     }
 }
 
-impl Default for Nap {
+impl Default for IoWait {
     fn default() -> Self {
         Self::new()
     }

@@ -210,7 +210,7 @@ def measures():
     above = [f for f in files if module_of(f)[:2] not in apart]
     long = [f"{at(f, n)} {fn} {size}" for f in every for fn, n, size in functions(f) if size > FUNCTION]
     same = lambda text: text  # noqa: E731
-    sock = ROOT / "src" / "sockets" / "src" / "sock.rs"
+    sock = ROOT / "src" / "sockets" / "src" / "socket.rs"
     out = {f"lines of {p}": (sum(len(f.read_text().splitlines()) for f in sources[p]), []) for p in PACKAGES}
     out |= {
         "files in the largest circle": (len(circle[0]) if circle else 0, [name(f) for f in circle[0]] if circle else []),

@@ -13,7 +13,7 @@ use libc::{
 };
 use sluice_readiness::{epoll, epoll_ctl, poll as polling, select as selecting, set::Set};
 use sluice_runtime::{control_thread, fd_table};
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use sluice_sockets::{descriptors, give_up, meeting, raw_use, recv as receiving, send as sending};
 
 mod option;
@@ -62,7 +62,7 @@ pub unsafe fn recv(
     flags: c_int,
     io_wait: &mut IoWait,
 ) -> Verdict {
-    match e.get::<Sock>() {
+    match e.get::<Socket>() {
         // SAFETY: passed on.
         Some(sock) => unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, io_wait) },
         None => Verdict::Pass(Pass::NOBODY),
@@ -79,7 +79,7 @@ pub unsafe fn send(
     flags: c_int,
     io_wait: &mut IoWait,
 ) -> Verdict {
-    match e.get::<Sock>() {
+    match e.get::<Socket>() {
         // SAFETY: passed on.
         Some(sock) => broken(
             unsafe { sending::send(sock, fd, iov, iovcnt, flags, io_wait) },
@@ -98,7 +98,7 @@ pub unsafe fn sendfile(
     offset: *mut off64_t,
     count: size_t,
 ) -> Verdict {
-    match e.get::<Sock>() {
+    match e.get::<Socket>() {
         // SAFETY: passed on.
         Some(sock) => broken(
             unsafe { sending::sendfile(sock, out_fd, in_fd, offset, count) },
@@ -156,7 +156,9 @@ pub fn fd_created(fd: c_int) {
 /// The arguments are those of a C caller.
 pub unsafe fn before_connect(e: Entry, fd: c_int, addr: *const libc::sockaddr, len: socklen_t) {
     let _ = fd;
-    let Some(sock) = e.get::<Sock>() else { return };
+    let Some(sock) = e.get::<Socket>() else {
+        return;
+    };
     let whole = size_of::<libc::sa_family_t>()..=size_of::<libc::sockaddr_storage>();
     if !whole.contains(&(len as usize)) || caller::cannot_read(addr as usize, len as usize) {
         // The kernel's to refuse.
@@ -182,7 +184,7 @@ pub fn accepted(listener: c_int, fd: c_int) {
 }
 /// `shutdown`: served here where bytes are still being sent again, which the end must follow.
 pub fn shutdown(e: Entry, fd: c_int, how: c_int) -> Verdict {
-    match e.get::<Sock>() {
+    match e.get::<Socket>() {
         Some(sock) => descriptors::shutdown(sock, fd, how),
         None => Verdict::Pass(Pass::NOBODY),
     }
@@ -227,7 +229,7 @@ pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
     let sock = if signals {
         descriptors::sock_of(e, fd)
     } else {
-        e.get::<Sock>()
+        e.get::<Socket>()
     };
     if let Some(sock) = sock {
         sock.forget_nonblocking();
@@ -493,7 +495,7 @@ pub fn signal_changed(number: c_int) {
 /// and ends that one stream as TCP ends a lost connection. Must not panic, lock or allocate.
 pub fn panicked(fd: c_int) {
     sluice_stats::ROOT.panics.add_shared(1);
-    if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Sock>) {
+    if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Socket>) {
         sock.pin(sluice_stats::Reason::Panic);
     }
 }

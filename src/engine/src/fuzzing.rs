@@ -13,7 +13,7 @@ use sluice_rendezvous::message::{Kind, Message, VERSION};
 use sluice_rendezvous::{self, control::by_hand, identity};
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::own_fds;
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use sluice_sockets::{meeting, tell, upgrade};
 
 /// This end of a link, and its stream.
@@ -55,7 +55,7 @@ pub fn begin() {
 /// it may not leave TCP.
 #[must_use]
 pub fn meet(fd: i32, peer: Peer, ring_len: u32) -> Option<End> {
-    let sock = fd_table::lookup(fd).and_then(Entry::get::<Sock>)?;
+    let sock = fd_table::lookup(fd).and_then(Entry::get::<Socket>)?;
     let control = peer.control.raw();
     identity::prepare(control).ok()?;
     // As those of an older kernel where that knows of no refusal.
@@ -101,7 +101,7 @@ pub fn keep_nothing() {
 
 /// The connection at `fd` has come to the offset where its peer is looked for.
 pub fn seek(fd: i32) {
-    if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Sock>) {
+    if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Socket>) {
         sluice_rendezvous::attempt(sock, meeting::Effort::Name);
     }
 }

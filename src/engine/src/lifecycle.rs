@@ -9,7 +9,7 @@ use sluice_runtime::credentials;
 use sluice_runtime::{caller, control_thread, fd_table, process, rights, seccomp, thread};
 use sluice_sockets::demote::{self, Which};
 use sluice_sockets::linger::{self, end_before_record};
-use sluice_sockets::sock::{self, CALL_BITS, Half, Sock, State};
+use sluice_sockets::socket::{self, CALL_BITS, Half, Socket, State};
 use sluice_sockets::{descriptors, finish, give_up, io_wait, meeting, prefix, report};
 #[cfg(feature = "verbs")]
 use sluice_sockets::{unread_copy, upgrade, wake};
@@ -25,7 +25,7 @@ pub fn before_spawn() {
     seccomp::note_spawn();
     process::before_vfork();
     if ANY_FOR_EXEC.load(Ordering::Relaxed) && !process::is_vfork_child() {
-        sock::for_all(|sock| {
+        socket::for_all(|sock| {
             if sock.for_exec.load(Ordering::Relaxed) {
                 give_up::finish(sock, Reason::Exec);
             }
@@ -39,7 +39,7 @@ static ANY_FOR_EXEC: AtomicBool = AtomicBool::new(false);
 /// The program has said whether a descriptor is to be there after `exec`. Most that could be there
 /// are never looked at; of one of which it is said the new image knows the number.
 pub fn kept_over_exec(entry: fd_table::Entry, kept: bool) {
-    let Some(sock) = entry.get::<Sock>() else {
+    let Some(sock) = entry.get::<Socket>() else {
         return;
     };
     if !process::is_vfork_child() {
@@ -109,7 +109,7 @@ extern "C" fn before_fork() {
     descriptors::track_fresh();
     sluice_sockets::options::shares_listeners();
     control::hold();
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         sock.was_inherited.store(true, Ordering::Relaxed);
         if let Some(family) = sock.family_or_take() {
             if !family.is_shared(process::pid()) {
@@ -136,7 +136,7 @@ extern "C" fn before_fork() {
 /// which this process may get a ring that the child knows nothing of, and one to this process
 /// itself, which would have to send again what the child takes, and whose control thread no child
 /// can reach.
-fn no_child_can_use(sock: &Sock) -> bool {
+fn no_child_can_use(sock: &Socket) -> bool {
     let to_itself = sock.link().is_some_and(|link| link.twin().is_some());
     (to_itself || sock.tx.state() == State::Proved) && !sock.carrier().ends_by_record
 }
@@ -155,7 +155,7 @@ fn release() {
 
 /// `fork` failed: no child holds the sockets.
 pub fn fork_failed() {
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         if let Some(family) = sock.family() {
             family.no_child();
         }
@@ -171,7 +171,7 @@ extern "C" fn after_fork_child() {
     FORKED.store(true, Ordering::Relaxed);
     EXITED.store(false, Ordering::Relaxed);
     lock::after_fork();
-    sock::after_fork();
+    socket::after_fork();
     relatives::after_fork();
     thread::after_fork();
     io_wait::after_fork();
@@ -185,7 +185,7 @@ extern "C" fn after_fork_child() {
     }
     sluice_readiness::after_fork();
     report::after_fork();
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         prefix::after_fork(sock);
         for half in [&sock.rx, &sock.tx] {
             inherit(half);
@@ -226,7 +226,7 @@ pub fn before_exec() {
     }
     let forked = FORKED.load(Ordering::Relaxed);
     process::set_executing(true);
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         sock.let_sections_end();
         let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
         if forked && inherited && !is_for_new_image(sock) && !parent_closed(sock) {
@@ -237,11 +237,11 @@ pub fn before_exec() {
     });
     // What lies unread makes the kernel reset a connection that the new image does not get, and is
     // readable at once on one that it gets.
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         sluice_sockets::unread_copy::awaiting::await_all_owed(sock);
     });
     let me = process::pid();
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         if is_for_new_image(sock)
             && let Some(family) = sock.family()
         {
@@ -253,19 +253,19 @@ pub fn before_exec() {
 }
 
 /// Will the new image use it, as far as known?
-fn is_for_new_image(sock: &'static Sock) -> bool {
+fn is_for_new_image(sock: &'static Socket) -> bool {
     sock.for_exec.load(Ordering::Relaxed) || stands_at_stdio(sock)
 }
 
-fn stands_at_stdio(sock: &'static Sock) -> bool {
+fn stands_at_stdio(sock: &'static Socket) -> bool {
     (0..=2).any(|fd| {
         fd_table::lookup(fd)
-            .and_then(fd_table::Entry::get::<Sock>)
+            .and_then(fd_table::Entry::get::<Socket>)
             .is_some_and(|s| core::ptr::eq(s, sock))
     })
 }
 
-fn parent_closed(sock: &'static Sock) -> bool {
+fn parent_closed(sock: &'static Socket) -> bool {
     sock.family().is_some_and(|f| !f.is_shared(process::pid()))
 }
 
@@ -275,7 +275,7 @@ pub fn exec_failed() {
         return;
     }
     let me = process::pid();
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         if let Some(family) = sock.family() {
             family.join(me);
         }
@@ -286,7 +286,7 @@ pub fn exec_failed() {
 
 /// A new image will find `fd`: its stream goes back to TCP for good.
 pub fn hand_over(fd: i32) {
-    if let Some(sock) = fd_table::lookup(fd).and_then(fd_table::Entry::get::<Sock>) {
+    if let Some(sock) = fd_table::lookup(fd).and_then(fd_table::Entry::get::<Socket>) {
         give_up::finish(sock, Reason::Exec);
     }
 }
@@ -299,8 +299,8 @@ pub fn exiting() {
     if process::is_vfork_child() || EXITED.swap(true, Ordering::Relaxed) {
         return;
     }
-    let mut ending: Vec<&'static Sock> = Vec::new();
-    sock::for_all(|sock| {
+    let mut ending: Vec<&'static Socket> = Vec::new();
+    socket::for_all(|sock| {
         let own = |half: &Half| !matches!(half.state(), State::Plain | State::Inherited);
         let ours = own(&sock.rx) || own(&sock.tx);
         let far = ours && linger::part(sock, Reason::Exit);
@@ -329,7 +329,7 @@ pub fn sandboxed(reason: Reason) {
     }
     relatives::part();
     rights::forbid(reason);
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         give_up::finish(sock, reason);
         sluice_sockets::unread_copy::awaiting::call_in(sock);
         // The control thread, which would, is about to end.
@@ -383,7 +383,7 @@ pub fn after_bare_fork(pid: libc::pid_t) {
 
 /// Before `daemon()`: the process ends inside, its child goes on with the descriptors.
 pub fn before_daemon() {
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         if sock.is_accelerated() {
             demote::demote(sock, Which::Both, Reason::Fork);
             finish::blocking(sock, Reason::Fork);

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm;
 use sluice_runtime::{control_thread, own_fds, process};
 use sluice_sockets::demote::{self, Which};
-use sluice_sockets::sock::{self, Sock, State};
+use sluice_sockets::socket::{self, Socket, State};
 use sluice_sockets::{finish, fork_shared, give_up};
 use sluice_stats::Reason;
 
@@ -36,7 +36,7 @@ pub fn part() {
     HAS.store(false, Ordering::Relaxed);
     let me = process::pid();
     let mut are_back = true;
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         let shared = sock.family().is_some_and(|family| family.is_shared(me));
         if !shared && !is_inherited(sock) {
             return;
@@ -65,13 +65,13 @@ pub fn part() {
     }
     control_thread::part_with_parent();
     let mut families = Vec::new();
-    sock::for_every(|sock| families.extend(sock.family()));
+    socket::for_every(|sock| families.extend(sock.family()));
     if !fork_shared::part(me, families.into_iter()) {
-        sock::for_every(Sock::detach_family);
+        socket::for_every(Socket::detach_family);
     }
 }
 
-fn is_inherited(sock: &Sock) -> bool {
+fn is_inherited(sock: &Socket) -> bool {
     [&sock.rx, &sock.tx]
         .iter()
         .any(|half| half.state() == State::Inherited)

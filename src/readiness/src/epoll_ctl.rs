@@ -7,7 +7,7 @@ use libc::{c_int, epoll_event};
 use sluice_fabric::sys;
 use sluice_runtime::caller;
 use sluice_runtime::fd_table::{self, Entry, Kind};
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use sluice_sockets::unread_copy::{self, awaiting};
 use sluice_sockets::verdict::{Error, Pass, Verdict};
 use sluice_sockets::{descriptors, give_up};
@@ -47,11 +47,11 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     // SAFETY: the caller's arguments.
     let wanted = unsafe { wanted_by(op, event) };
     let once = wanted.is_some_and(|(events, _)| events & libc::EPOLLONESHOT as u32 != 0);
-    if once && matches!(target.map(Entry::kind), Some(Kind::Sock | Kind::Fresh)) {
+    if once && matches!(target.map(Entry::kind), Some(Kind::Socket | Kind::Fresh)) {
         // Before the kernel can tell of the registration: the mirror decides which thread is told.
         set.no_longer_plain();
     }
-    if let Some(sock) = target.and_then(Entry::get::<Sock>) {
+    if let Some(sock) = target.and_then(Entry::get::<Socket>) {
         if op != libc::EPOLL_CTL_DEL {
             bring_unread(set, sock, op);
         }
@@ -99,7 +99,7 @@ fn mirror(set: &'static Set, (op, fd): (c_int, c_int), target: Option<Entry>, wa
         descriptors::registered_fresh(fd);
         target = fd_table::lookup(fd);
     }
-    let Some(sock) = target.and_then(Entry::get::<Sock>) else {
+    let Some(sock) = target.and_then(Entry::get::<Socket>) else {
         return;
     };
     match op {
@@ -111,7 +111,7 @@ fn mirror(set: &'static Set, (op, fd): (c_int, c_int), target: Option<Entry>, wa
 
 /// Waits for bytes that a demotion sends again on `sock`. The kernel looks at the socket during
 /// `epoll_ctl`, and must find them there.
-fn bring_unread(set: &'static Set, sock: &'static Sock, op: c_int) {
+fn bring_unread(set: &'static Set, sock: &'static Socket, op: c_int) {
     if op == libc::EPOLL_CTL_ADD
         && sock.is_accelerated()
         && let Some(reason) = set.keeps_to_tcp()

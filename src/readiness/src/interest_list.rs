@@ -10,7 +10,7 @@ use sluice_fabric::doorbell::Slot;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Fd;
 use sluice_sockets::events;
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use std::collections::{HashMap, VecDeque};
 
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
@@ -35,7 +35,7 @@ pub(super) enum Echo {
 /// One registration of a tracked socket.
 pub(super) struct Registration {
     /// `None`: a free place, or one that is free once it leaves the ready list.
-    pub sock: Option<&'static Sock>,
+    pub sock: Option<&'static Socket>,
     pub fd: i32,
     pub events: u32,
     pub data: u64,
@@ -180,7 +180,7 @@ pub(super) struct EpollState {
     deferred: Vec<u32>,
 }
 
-fn key(sock: &Sock) -> usize {
+fn key(sock: &Socket) -> usize {
     core::ptr::from_ref(sock) as usize
 }
 
@@ -240,7 +240,7 @@ impl EpollState {
     }
 
     /// Enters a registration.
-    pub fn insert(&mut self, sock: &'static Sock, fd: i32, events: u32, data: u64) -> u32 {
+    pub fn insert(&mut self, sock: &'static Socket, fd: i32, events: u32, data: u64) -> u32 {
         let first = self.by_sock.get(&key(sock)).copied();
         let reg = Registration {
             sock: Some(sock),
@@ -314,7 +314,7 @@ impl EpollState {
     }
 
     /// The registrations of a socket.
-    pub(crate) fn of_sock(&self, sock: &Sock) -> impl Iterator<Item = u32> + use<'_> {
+    pub(crate) fn of_sock(&self, sock: &Socket) -> impl Iterator<Item = u32> + use<'_> {
         let mut i = self.by_sock.get(&key(sock)).copied().unwrap_or(NONE);
         core::iter::from_fn(move || {
             let reg = self.registrations.get(i as usize)?;
@@ -323,7 +323,7 @@ impl EpollState {
     }
 
     /// The registration of `sock` under the number `fd`.
-    pub fn find(&self, fd: i32, sock: &Sock) -> Option<u32> {
+    pub fn find(&self, fd: i32, sock: &Socket) -> Option<u32> {
         let is_it = |at: u32| {
             self.registrations
                 .get(at as usize)
@@ -355,7 +355,7 @@ impl EpollState {
     pub(crate) fn asked_with_data(
         &self,
         data: u64,
-    ) -> impl Iterator<Item = (&'static Sock, u32)> + use<'_> {
+    ) -> impl Iterator<Item = (&'static Socket, u32)> + use<'_> {
         let reg = |at| self.registrations.get(at as usize);
         self.with_data(data)
             .filter_map(move |at| reg(at).and_then(|reg| Some((reg.sock?, reg.events))))
@@ -527,7 +527,7 @@ impl EpollState {
     }
 
     /// The peer may have made space in the ring: each registration of the socket is to tell of it.
-    pub(crate) fn owe_room(&mut self, sock: &Sock) {
+    pub(crate) fn owe_room(&mut self, sock: &Socket) {
         let mut i = self.by_sock.get(&key(sock)).copied().unwrap_or(NONE);
         while let Some(reg) = self.registrations.get_mut(i as usize) {
             reg.room_due = true;
@@ -599,7 +599,7 @@ impl EpollState {
         &mut self,
         link: &'static Link,
         stream: u32,
-        sock: Option<&Sock>,
+        sock: Option<&Socket>,
     ) -> Option<OnLink> {
         let first = sock
             .and_then(|s| self.by_sock.get(&key(s)))
@@ -617,12 +617,12 @@ impl EpollState {
     }
 
     /// Every socket that is registered here.
-    pub fn socks(&self) -> Vec<&'static Sock> {
+    pub fn socks(&self) -> Vec<&'static Socket> {
         self.registrations.iter().filter_map(|r| r.sock).collect()
     }
 
     /// The sockets of which the program would be told that there are bytes to read.
-    pub fn readers(&self) -> Vec<&'static Sock> {
+    pub fn readers(&self) -> Vec<&'static Socket> {
         let reads = |r: &&Registration| r.armed && !r.ghost && r.events & events::READABLE != 0;
         self.registrations
             .iter()

@@ -17,7 +17,7 @@ use libc::c_short;
 use sluice_fabric::sys;
 use sluice_sockets::emulated_reset::{self, Resetting};
 use sluice_sockets::events::kernel_ready;
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use sluice_sockets::{peer_end, remote, tcp};
 use sluice_transport::verbs;
 
@@ -46,7 +46,7 @@ impl Moment {
     }
 
     /// Was a record read from the socket's TCP since?
-    fn is_before_record(self, sock: &Sock) -> bool {
+    fn is_before_record(self, sock: &Socket) -> bool {
         sock.heard.load(Ordering::SeqCst) > self.records
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn is_of_interest(told: c_short) -> bool {
 /// May the kernel show a FIN where TCP alone would have reset the connection? It does where the
 /// peer within the host was killed with bytes unread in a ring. A peer that ends its side itself
 /// says so on the link before.
-fn may_be_reset(sock: &Sock, told: c_short) -> bool {
+fn may_be_reset(sock: &Socket, told: c_short) -> bool {
     // A FIN leads to CLOSE_WAIT. A reading half that this side has shut shows an end in any state.
     let is_of_peer =
         || tcp::state(sock.fd.load(Ordering::Relaxed)).is_none_or(|s| s == tcp::CLOSE_WAIT);
@@ -79,7 +79,7 @@ fn may_be_reset(sock: &Sock, told: c_short) -> bool {
 
 /// Must the program not see as it is what the kernel `told` of the socket, in a look that began at
 /// `since`?
-pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
+pub(super) fn is_doubtful(sock: &Socket, told: c_short, since: Moment) -> bool {
     let record = remote::reads_link(sock) || since.is_before_record(sock) || is_low_changed(sock);
     // Of a reset made since the look, the kernel can have told the end alone, or what came before.
     let is_reset = || is_of_interest(told) && emulated_reset::resetting(sock) != Resetting::None;
@@ -90,7 +90,7 @@ pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
 /// Called under no lock. Events that come from no record and no reset stay: they may be of another
 /// socket with the same data.
 pub(super) fn correct(
-    sock: &'static Sock,
+    sock: &'static Socket,
     told: c_short,
     asked: c_short,
     since: Moment,
@@ -127,13 +127,13 @@ pub(super) fn correct(
 
 /// Does the kernel tell of the first byte although the program has set SO_RCVLOWAT higher? It does
 /// while the library waits for a record, and a look that began before may still show that.
-fn is_low_changed(sock: &Sock) -> bool {
+fn is_low_changed(sock: &Socket) -> bool {
     sock.rcvlowat.load(Ordering::Relaxed) > 1
         && (sock.low_held.load(Ordering::Relaxed) || sock.heard.load(Ordering::Relaxed) != 0)
 }
 
 /// Are fewer bytes unread than the program's SO_RCVLOWAT, and may more come?
-fn is_below_low(sock: &Sock) -> bool {
+fn is_below_low(sock: &Socket) -> bool {
     if !is_low_changed(sock) {
         return false;
     }
@@ -154,7 +154,7 @@ fn is_below_low(sock: &Sock) -> bool {
 /// It does so for a moment (`tcp_data_queue`). A thread that sleeps in the kernel is woken after
 /// it, but one that a doorbell woke may look in between. FIONREAD takes the socket's lock, so that
 /// it returns after that moment.
-pub(super) fn whole(sock: &Sock, told: c_short, asked: c_short) -> c_short {
+pub(super) fn whole(sock: &Socket, told: c_short, asked: c_short) -> c_short {
     let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     if told & READ == 0 || told & ends != 0 || asked & libc::POLLRDHUP == 0 {
         return told;
@@ -169,7 +169,7 @@ pub(super) fn whole(sock: &Sock, told: c_short, asked: c_short) -> c_short {
 
 /// As [`correct`], where no socket may be locked: asks the kernel, and leaves out what is in doubt.
 /// The kernel tells of that in its own time, and then it is corrected.
-pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
+pub(super) fn ask(sock: &Socket, asked: c_short) -> c_short {
     let fd = sock.fd.load(Ordering::Relaxed);
     let far = sock.carrier().ends_by_record;
     // While the link is read, bytes on TCP are a record. Only a FIN, or this side's SHUT_RD, makes
@@ -200,7 +200,7 @@ mod tests {
     use sluice_fabric::shm::Link;
     use sluice_fabric::sys;
     use sluice_runtime::fd_table::{self, Entry};
-    use sluice_sockets::sock::{State, half};
+    use sluice_sockets::socket::{State, half};
     use sluice_sockets::testing;
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
@@ -215,7 +215,7 @@ mod tests {
         (listener.accept().unwrap().0.into_raw_fd(), peer)
     }
 
-    fn set_of(sock: &'static Sock, events: u32) -> &'static Set {
+    fn set_of(sock: &'static Socket, events: u32) -> &'static Set {
         let set = set::alloc(sys::epoll_create().unwrap().release()).unwrap();
         let fd = sock.fd.load(Ordering::Relaxed);
         sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, events, DATA).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     /// A connection that writes to a link, its stream there, and its other end.
-    fn on_a_link() -> (&'static Sock, (&'static Link, u32), TcpStream) {
+    fn on_a_link() -> (&'static Socket, (&'static Link, u32), TcpStream) {
         let (fd, peer) = connection();
         let (link, other, index) = testing::link();
         let sock = testing::writer(link, other, index);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     /// A connection in a set, whose stream is over; and its other end.
-    fn behind_a_stream(events: u32) -> (&'static Sock, &'static Set, TcpStream) {
+    fn behind_a_stream(events: u32) -> (&'static Socket, &'static Set, TcpStream) {
         let (sock, (link, index), peer) = on_a_link();
         let set = set_of(sock, events);
         sock.tx.state.put(State::Plain);
@@ -376,7 +376,7 @@ mod tests {
         use std::io::Write;
 
         struct Far {
-            sock: &'static Sock,
+            sock: &'static Socket,
             peer: TcpStream,
             link: &'static Link,
             index: u32,

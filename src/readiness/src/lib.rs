@@ -66,7 +66,7 @@ pub fn after_fork() {
 mod tests {
     use super::*;
     use core::sync::atomic::{AtomicU32, Ordering};
-    use sluice_sockets::sock::{self, role};
+    use sluice_sockets::socket::{self, role};
     use sluice_sockets::testing::{Held, forked_amid};
 
     const HELD: Held = Held {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_set_is_empty_when_two_threads_have_closed_its_last_two_descriptors() {
-        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        let sock = socket::alloc(-1, role::CONNECTING).unwrap();
         for _ in 0..3000 {
             let set = set::alloc(-1).unwrap();
             set.add_entry();
@@ -113,7 +113,7 @@ mod tests {
     fn a_child_finds_every_set_whole() {
         let sets = [0; 2].map(|_| set::alloc(-1).unwrap());
         let [_, closed] = sets;
-        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        let sock = socket::alloc(-1, role::CONNECTING).unwrap();
         for set in sets {
             set.with(|state| state.insert(sock, -1, 0, 0));
         }

@@ -23,7 +23,7 @@ use libc::c_int;
 use sluice_fabric::sys;
 use sluice_sockets::events::{self, WRITABLE};
 use sluice_sockets::give_up;
-use sluice_sockets::sock::{SETS, Sock, State};
+use sluice_sockets::socket::{SETS, Socket, State};
 use sluice_sockets::verdict::Verdict;
 use sluice_stats::Reason;
 
@@ -87,7 +87,7 @@ pub(super) fn ours(data: u64) -> Option<u32> {
 }
 
 /// Are both directions on the link, so that the kernel has nothing to say of the socket?
-fn is_wholly_on_link(sock: &'static Sock) -> bool {
+fn is_wholly_on_link(sock: &'static Socket) -> bool {
     sock.tx.state() == State::Link && events::reads_ring(sock)
 }
 
@@ -100,7 +100,7 @@ impl Set {
         &'static self,
         op: c_int,
         fd: c_int,
-        sock: &'static Sock,
+        sock: &'static Socket,
         wanted: Option<(u32, u64)>,
     ) -> Option<Verdict> {
         if self.adopted.load(Ordering::Relaxed) == 0 {
@@ -181,7 +181,7 @@ impl Set {
 
     /// A parked registration has come up in the ready list. Unparks it if its stream is no longer
     /// wholly on the link, or if it is a ghost once too often.
-    pub(super) fn look_at_parked(&self, state: &mut EpollState, at: u32, sock: &'static Sock) {
+    pub(super) fn look_at_parked(&self, state: &mut EpollState, at: u32, sock: &'static Socket) {
         let Some(reg) = state.reg(at) else { return };
         reg.vain += u8::from(reg.ghost);
         if reg.vain == VAIN_LOOKS || !is_wholly_on_link(sock) {
@@ -190,7 +190,7 @@ impl Set {
     }
 
     /// Unparks all registrations of `sock`.
-    pub(super) fn unpark_sock(&self, state: &mut EpollState, sock: &'static Sock) {
+    pub(super) fn unpark_sock(&self, state: &mut EpollState, sock: &'static Socket) {
         let all: Vec<u32> = state.of_sock(sock).collect();
         for at in all {
             self.unpark(state, at);
@@ -202,7 +202,7 @@ impl Set {
     fn settle_number(
         &self,
         state: &mut EpollState,
-        sock: &'static Sock,
+        sock: &'static Socket,
         fd: c_int,
     ) -> Option<bool> {
         let at = state.find(fd, sock)?;
@@ -217,7 +217,7 @@ impl Set {
 
     /// As [`Set::settle_number`] where the stream is on its way back to TCP: POLLOUT is the
     /// kernel's to tell again.
-    fn put_number_back(&self, state: &mut EpollState, sock: &'static Sock, fd: c_int) {
+    fn put_number_back(&self, state: &mut EpollState, sock: &'static Socket, fd: c_int) {
         if sock.tx.state() != State::Link
             && let Some(at) = state.find(fd, sock)
             && let Some(reg) = state.reg(at).filter(|reg| reg.out_removed)
@@ -250,7 +250,7 @@ impl Set {
 /// level-triggered one for input alone never has to change.
 ///
 /// Called before the number is taken out of the table.
-pub fn number_goes(sock: &'static Sock, fd: c_int) {
+pub fn number_goes(sock: &'static Socket, fd: c_int) {
     let sets = || (0..SETS).filter_map(|i| set::at(sock, i));
     let mut needs = false;
     // In an inherited set the kernel has had the program's registrations since the fork.
@@ -276,7 +276,7 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
 /// The descriptor `fd` is out of the table, and not yet closed. Unparks what another thread has
 /// parked under the number since [`number_goes`]. The set's lock also waits for a thread that
 /// looked the number up before.
-pub fn number_gone(sock: &'static Sock, fd: c_int) {
+pub fn number_gone(sock: &'static Socket, fd: c_int) {
     for set in (0..SETS).filter_map(|i| set::at(sock, i)) {
         set.with(|state| {
             let at = state.find(fd, sock)?;

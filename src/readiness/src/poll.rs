@@ -16,7 +16,7 @@ use sluice_fabric::sys::{self, Ends};
 use sluice_runtime::{caller, fd_table, seccomp, spin};
 use sluice_sockets::demote::{self, Which};
 use sluice_sockets::io_wait::{self, Announcement};
-use sluice_sockets::sock::{Sock, State};
+use sluice_sockets::socket::{Socket, State};
 use sluice_sockets::unread_copy::{self, awaiting};
 use sluice_sockets::verdict::{Error, Pass, Verdict};
 use sluice_sockets::{events, jobs, meeting, upgrade};
@@ -33,19 +33,19 @@ const MARKED: usize = 64;
 /// Accelerated sockets of one call.
 struct Streams {
     /// Position in the array, and the socket.
-    list: Vec<(usize, &'static Sock)>,
+    list: Vec<(usize, &'static Socket)>,
 }
 
 impl Streams {
     /// Are these the same sockets at the same positions?
     fn is_same(&self, before: &Self) -> bool {
-        let key = |&(i, sock): &(usize, &'static Sock)| (i, core::ptr::from_ref(sock));
+        let key = |&(i, sock): &(usize, &'static Socket)| (i, core::ptr::from_ref(sock));
         self.list.iter().map(key).eq(before.list.iter().map(key))
     }
 }
 
 /// Is the socket accelerated, by this process? A parent's stream is taken back to TCP first.
-pub(super) fn own(sock: &'static Sock) -> bool {
+pub(super) fn own(sock: &'static Socket) -> bool {
     if demote::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
         // The bytes that lay in the ring come by TCP: they must be readable there.
         awaiting::await_owed(sock);
@@ -54,8 +54,8 @@ pub(super) fn own(sock: &'static Sock) -> bool {
 }
 
 /// The tracked socket that an entry names, if it is one.
-fn sock_of(p: &pollfd) -> Option<&'static Sock> {
-    fd_table::lookup(p.fd)?.get::<Sock>()
+fn sock_of(p: &pollfd) -> Option<&'static Socket> {
+    fd_table::lookup(p.fd)?.get::<Socket>()
 }
 
 fn accelerated(fds: &[pollfd]) -> Streams {
@@ -263,13 +263,13 @@ enum Step {
 pub struct List {
     /// Sockets whose input comes by TCP. They are marked so that no reader consents to an upgrade
     /// during the wait: no doorbell would wake this thread for their streams.
-    marked: Vec<&'static Sock>,
+    marked: Vec<&'static Socket>,
     /// There are more than can be marked one by one: see [`events::is_any_big_wait`].
     big: bool,
     /// This thread's private set, which holds its doorbells.
     bells: Option<&'static Set>,
     /// Streams that have this thread's slot in their masks of waiters. Their links are pinned.
-    wished: Vec<(&'static Sock, c_short, u32, &'static Link)>,
+    wished: Vec<(&'static Socket, c_short, u32, &'static Link)>,
     /// What the kernel is asked to wait for: the caller's entries, and the private set.
     all: Vec<pollfd>,
     /// When the look at the kernel began.
@@ -280,7 +280,7 @@ pub struct List {
 
 impl List {
     /// From now on no reader of this socket consents to an upgrade, until this is taken back.
-    fn mark(&mut self, sock: &'static Sock) {
+    fn mark(&mut self, sock: &'static Socket) {
         if self.marked.len() < MARKED {
             sock.polls.fetch_add(1, Ordering::SeqCst);
             self.marked.push(sock);
@@ -378,7 +378,7 @@ fn in_kernel(
         }
     }
     // A reader may have consented before it could see the marks.
-    let came_up = |p: &pollfd| sock_of(p).is_some_and(Sock::is_accelerated);
+    let came_up = |p: &pollfd| sock_of(p).is_some_and(Socket::is_accelerated);
     if list.marked.iter().any(|s| s.is_accelerated()) || list.big && fds.iter().any(came_up) {
         list.take_back();
         return Step::Again;
@@ -452,7 +452,7 @@ fn kernel_over(
 }
 
 /// What a stream shows, as poll's bits. Takes the socket's locks.
-fn of(sock: &'static Sock) -> c_short {
+fn of(sock: &'static Socket) -> c_short {
     let Ok(_rx) = sock.rx.lock.enter() else {
         return 0;
     };
@@ -539,7 +539,7 @@ unsafe fn look(
 
 /// Room on TCP of a socket that was on a link when the kernel was asked, so that the kernel was not
 /// asked for room, and has gone back to TCP since.
-fn room_of_tcp(sock: &Sock, p: &pollfd) -> c_short {
+fn room_of_tcp(sock: &Socket, p: &pollfd) -> c_short {
     let unasked = p.events & WRITE;
     if unasked == 0 || sock.tx.state() == State::Link {
         return 0;
@@ -562,7 +562,7 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
         let Some(entry) = fd_table::lookup(p.fd) else {
             continue;
         };
-        if let Some(sock) = entry.get::<Sock>() {
+        if let Some(sock) = entry.get::<Socket>() {
             let told = kernel_events::correct(sock, p.revents, p.events, began);
             p.revents = kernel_events::whole(sock, told, p.events);
         }
@@ -571,7 +571,7 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
 
 /// Moves links to other hosts on, if one of the streams goes to one.
 fn drive(streams: &Streams) {
-    let far = |(_, sock): &(usize, &Sock)| sock.carrier().is_driven;
+    let far = |(_, sock): &(usize, &Socket)| sock.carrier().is_driven;
     if verbs::is_used() && streams.list.iter().any(far) {
         verbs::drive_all();
     }
@@ -757,7 +757,7 @@ fn has_news(fds: &[pollfd], streams: &Streams) -> bool {
 
 /// Enters this thread's slot on `link` among the waiters of the socket's stream, or takes it out.
 /// False: the socket is not on this link (any more), where alone the slot is this thread's.
-fn wish(sock: &'static Sock, events: c_short, link: &'static Link, slot: u32, on: bool) -> bool {
+fn wish(sock: &'static Socket, events: c_short, link: &'static Link, slot: u32, on: bool) -> bool {
     let bit = 1u64 << slot;
     // Under the lock of a half that has a direction, the socket's link is the direction's.
     let is_here = || sock.link().is_some_and(|l| core::ptr::eq(l, link));

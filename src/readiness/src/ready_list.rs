@@ -17,7 +17,7 @@ use sluice_fabric::sys;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::spin;
 use sluice_sockets::events::{self, READABLE, WRITABLE};
-use sluice_sockets::sock::{Sock, State};
+use sluice_sockets::socket::{Socket, State};
 use sluice_sockets::{demote, jobs};
 use sluice_transport::verbs;
 
@@ -197,7 +197,7 @@ impl Set {
 
     /// The events that a registered stream shows now: the ring's, and the kernel's where the ring
     /// does not decide. If the ring is full, the set is entered among those that wait for space.
-    fn state_of(&self, state: &mut EpollState, index: u32, sock: &'static Sock) -> u32 {
+    fn state_of(&self, state: &mut EpollState, index: u32, sock: &'static Socket) -> u32 {
         let bit = bit_of(state, sock);
         let Some(reg) = state.reg(index) else {
             return 0;
@@ -396,8 +396,9 @@ impl Set {
             let mut found = Vec::new();
             for (i, event) in told.iter().enumerate() {
                 let bits = event.events as u16 as i16;
-                let is_doubtful =
-                    |(sock, _): (&'static Sock, u32)| kernel_events::is_doubtful(sock, bits, began);
+                let is_doubtful = |(sock, _): (&'static Socket, u32)| {
+                    kernel_events::is_doubtful(sock, bits, began)
+                };
                 if kernel_events::is_of_interest(bits)
                     && state.asked_with_data(event.u64).any(is_doubtful)
                 {
@@ -538,7 +539,7 @@ impl Set {
 }
 
 /// The set's bit in the stream's masks of waiters.
-fn bit_of(state: &mut EpollState, sock: &'static Sock) -> u64 {
+fn bit_of(state: &mut EpollState, sock: &'static Socket) -> u64 {
     sock.link()
         .and_then(|link| state.on_link(link))
         .map_or(0, |on| 1 << on.slot)
@@ -546,7 +547,7 @@ fn bit_of(state: &mut EpollState, sock: &'static Sock) -> u64 {
 
 /// Enters the set among those that wait for space in the ring. Returns EPOLLOUT if there is space
 /// by now.
-fn ask(sock: &'static Sock, bit: u64) -> u32 {
+fn ask(sock: &'static Socket, bit: u64) -> u32 {
     let dir = sock.tx.dir();
     if let Some(dir) = dir {
         dir.tx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
@@ -565,7 +566,7 @@ fn ask(sock: &'static Sock, bit: u64) -> u32 {
 }
 
 /// Takes the set out of those that wait for space in the ring. True: it was among them.
-fn stop_asking(sock: &'static Sock, bit: u64) -> bool {
+fn stop_asking(sock: &'static Socket, bit: u64) -> bool {
     let Some(dir) = sock.tx.dir() else {
         return false;
     };
@@ -580,7 +581,7 @@ fn stop_asking(sock: &'static Sock, bit: u64) -> bool {
 impl Registration {
     /// Is this no news for the registration? It is edge-triggered, shows room alone, and the edge
     /// was of bytes, for which it does not ask. (The kernel tells of edges of room on TCP.)
-    fn knows(&self, sock: &Sock, events: u32) -> bool {
+    fn knows(&self, sock: &Socket, events: u32) -> bool {
         let of_room = events & !WRITABLE == 0 && self.events & (ET | READS) == ET;
         of_room && !self.room_due && sock.tx.state() != State::Resending
     }

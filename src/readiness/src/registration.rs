@@ -8,12 +8,12 @@ use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_sockets::demote::{self, Which};
 use sluice_sockets::give_up;
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use sluice_stats::Reason;
 
 impl Set {
     /// The kernel has accepted a registration of a tracked socket.
-    pub(super) fn added(&'static self, fd: i32, sock: &'static Sock, wanted: (u32, u64)) {
+    pub(super) fn added(&'static self, fd: i32, sock: &'static Socket, wanted: (u32, u64)) {
         // In one step: the control thread may take the socket's last registration out meanwhile,
         // and with it the socket's note of this set.
         let entered = self.with(|state| self.enter(state, fd, sock, wanted));
@@ -31,7 +31,7 @@ impl Set {
     pub(super) unsafe fn add(
         &'static self,
         (epfd, fd): (i32, i32),
-        sock: &'static Sock,
+        sock: &'static Socket,
         event: *mut libc::epoll_event,
     ) -> Option<Result<(), sys::Errno>> {
         // A thread that went straight to the kernel asks for this when it has returned.
@@ -56,7 +56,7 @@ impl Set {
         &'static self,
         state: &mut EpollState,
         fd: i32,
-        sock: &'static Sock,
+        sock: &'static Socket,
         (events, data): (u32, u64),
     ) -> bool {
         let enters = enter_set(sock, self);
@@ -68,7 +68,7 @@ impl Set {
 
     /// Does the set serve a socket whose registration has been `entered`, or could not be? If not,
     /// the socket stays on TCP.
-    fn holds(&self, sock: &'static Sock, entered: bool) -> bool {
+    fn holds(&self, sock: &'static Socket, entered: bool) -> bool {
         if !entered {
             give_up::finish(sock, Reason::Limit);
             return false;
@@ -93,12 +93,12 @@ impl Set {
     }
 
     /// A registered socket has got a stream.
-    pub fn adopt_stream(&'static self, sock: &'static Sock) {
+    pub fn adopt_stream(&'static self, sock: &'static Socket) {
         self.adopt(sock, false);
     }
 
     /// `asked`: by a new registration, so that the program must be told of what is ready already.
-    fn adopt(&'static self, sock: &'static Sock, asked: bool) {
+    fn adopt(&'static self, sock: &'static Socket, asked: bool) {
         let placed = self.with(|state| self.place_stream(state, sock, asked));
         self.placed(sock, placed.flatten().is_some(), asked);
     }
@@ -108,7 +108,7 @@ impl Set {
     fn place_stream(
         &'static self,
         state: &mut EpollState,
-        sock: &'static Sock,
+        sock: &'static Socket,
         asked: bool,
     ) -> Option<()> {
         // A thread that takes the socket off its link then looks at the socket's sets. This one is
@@ -148,7 +148,7 @@ impl Set {
 
     /// After [`Set::place_stream`]: tells sleepers of a stream that was `placed`, and demotes one
     /// that could not be.
-    fn placed(&'static self, sock: &'static Sock, placed: bool, asked: bool) {
+    fn placed(&'static self, sock: &'static Socket, placed: bool, asked: bool) {
         if !placed {
             let reason = self.keeps_to_tcp().unwrap_or(Reason::Limit);
             demote::demote(sock, Which::Both, reason);
@@ -164,7 +164,7 @@ impl Set {
     pub(super) fn modified(
         &'static self,
         fd: i32,
-        sock: &'static Sock,
+        sock: &'static Socket,
         (events, data): (u32, u64),
     ) {
         let told = self.with(|state| renewed(state, fd, sock, (events, data)));
@@ -184,7 +184,7 @@ impl Set {
     pub(super) unsafe fn modify(
         &'static self,
         (epfd, fd): (i32, i32),
-        sock: &'static Sock,
+        sock: &'static Socket,
         event: *mut libc::epoll_event,
     ) -> Option<Result<(), sys::Errno>> {
         // SAFETY: the caller's.
@@ -230,7 +230,7 @@ impl Set {
 fn renewed(
     state: &mut EpollState,
     fd: i32,
-    sock: &'static Sock,
+    sock: &'static Socket,
     (events, data): (u32, u64),
 ) -> bool {
     let Some(at) = state.find(fd, sock) else {

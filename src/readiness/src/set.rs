@@ -22,8 +22,8 @@ use sluice_rendezvous::control;
 use sluice_runtime::fd_table::{self, Entry, Kind, Object};
 use sluice_runtime::own_fds;
 use sluice_sockets::events::{READABLE, WRITABLE};
-use sluice_sockets::sock::watcher::{self, Calls, Watcher};
-use sluice_sockets::sock::{SETS, Sock};
+use sluice_sockets::socket::watcher::{self, Calls, Watcher};
+use sluice_sockets::socket::{SETS, Socket};
 use sluice_transport::verbs;
 
 const IN: u32 = libc::EPOLLIN as u32;
@@ -224,12 +224,12 @@ fn offer() {
 }
 
 /// The set at index `i` of a socket's, if any.
-pub(super) fn at(sock: &Sock, i: usize) -> Option<&'static Set> {
+pub(super) fn at(sock: &Socket, i: usize) -> Option<&'static Set> {
     sock.set_at(i).map(Set::of)
 }
 
 /// Waiter slots, as a mask, of all sets that `sock` is in, on its link.
-pub fn slots_of(sock: &'static Sock, link: &'static Link) -> u64 {
+pub fn slots_of(sock: &'static Socket, link: &'static Link) -> u64 {
     let mut mask = 0;
     for i in 0..SETS {
         if let Some(set) = at(sock, i)
@@ -581,7 +581,7 @@ impl Set {
     }
 
     /// The kernel has deleted the registration of `sock` under the number `fd`.
-    pub(super) fn removed(&'static self, fd: i32, sock: &'static Sock) {
+    pub(super) fn removed(&'static self, fd: i32, sock: &'static Socket) {
         self.with(|state| {
             if state
                 .find(fd, sock)
@@ -594,7 +594,7 @@ impl Set {
 
     /// Takes a registration out of the mirror, and of the stream's waiters if it was the socket's
     /// last here. True: it was.
-    pub(super) fn drop_reg(&self, state: &mut EpollState, at: u32, sock: &'static Sock) -> bool {
+    pub(super) fn drop_reg(&self, state: &mut EpollState, at: u32, sock: &'static Socket) -> bool {
         if state.reg(at).is_some_and(|r| r.adopted) {
             self.adopted.fetch_sub(1, Ordering::SeqCst);
         }
@@ -615,7 +615,7 @@ impl Set {
     }
 
     /// The socket's last descriptor is closed: the kernel drops its registrations.
-    pub fn forget_sock(&'static self, sock: &'static Sock) {
+    pub fn forget_sock(&'static self, sock: &'static Socket) {
         self.with(|state| {
             let all: Vec<u32> = state.of_sock(sock).collect();
             for at in all {
@@ -627,7 +627,7 @@ impl Set {
     /// Deletes the socket's registrations from the kernel's set before its last descriptor `fd` is
     /// closed. The kernel does not do it, since the library keeps the open file. False: one was
     /// made under another number, which is closed, and stays.
-    pub fn withdraw(&'static self, sock: &'static Sock, fd: i32) -> bool {
+    pub fn withdraw(&'static self, sock: &'static Socket, fd: i32) -> bool {
         self.with(|state| {
             let all: Vec<u32> = state.of_sock(sock).collect();
             let reachable = all
@@ -644,7 +644,7 @@ impl Set {
     /// A registered socket writes to TCP again. The kernel's edge for room is long past: if the set
     /// is among the `waiters` for space in the ring, the kernel is made to look anew, and tells if
     /// TCP has room.
-    pub fn writes_by_tcp(&'static self, sock: &'static Sock, waiters: u64) {
+    pub fn writes_by_tcp(&'static self, sock: &'static Socket, waiters: u64) {
         self.with(|state| {
             self.unpark_sock(state, sock);
             let slot = sock
@@ -666,7 +666,7 @@ impl Set {
 
     /// A registered socket's stream is over: the registrations are the kernel's alone again. The
     /// stream's number may soon be another's.
-    pub fn forget_stream(&'static self, sock: &'static Sock, link: &'static Link, index: u32) {
+    pub fn forget_stream(&'static self, sock: &'static Socket, link: &'static Link, index: u32) {
         let is_shared = shared::is_marked(self.number);
         // A set of the parent's that this process has not used: the mirror is as old as the fork.
         let is_stale = self.inherited.load(Ordering::Relaxed);
@@ -764,7 +764,7 @@ pub(super) fn release(on: OnLink) {
 }
 
 /// Notes in the socket that it is in `set`. False: it is in as many sets as it can note.
-pub(super) fn enter_set(sock: &'static Sock, set: &'static Set) -> bool {
+pub(super) fn enter_set(sock: &'static Socket, set: &'static Set) -> bool {
     let mine = set.as_watcher();
     if sock
         .sets
@@ -784,7 +784,7 @@ pub(super) fn enter_set(sock: &'static Sock, set: &'static Set) -> bool {
     })
 }
 
-pub(super) fn leave_set(sock: &'static Sock, set: &Set) {
+pub(super) fn leave_set(sock: &'static Socket, set: &Set) {
     let mine = set.as_watcher();
     for cell in &sock.sets {
         let _ = cell.compare_exchange(

@@ -28,7 +28,7 @@ use super::{Look, Meetings, PENDING, Pending, Stage, abandon, decline, identity}
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::shm::{self, Link};
-use sluice_sockets::sock::{self, Sock};
+use sluice_sockets::socket::{self, Socket};
 use sluice_sockets::{inodes, tell, trigger, upgrade};
 use sluice_stats::Reason;
 
@@ -71,7 +71,7 @@ fn may_hold(link: &Link, mirror: Mirror) -> bool {
 }
 
 /// A descriptor of the socket, as a record names it.
-fn descriptor(sock: &Sock) -> u32 {
+fn descriptor(sock: &Socket) -> u32 {
     sock.fd.load(Ordering::Relaxed) as u32
 }
 
@@ -264,7 +264,7 @@ fn look_into(link: &'static Link, ask: &Message) -> Option<Pending> {
 }
 
 /// Has the socket moved no byte in this process, and may it leave TCP once it does?
-fn is_unused(sock: &Sock) -> bool {
+fn is_unused(sock: &Socket) -> bool {
     sock.offset() == 0 && sock.pinned().is_none()
 }
 
@@ -375,7 +375,7 @@ fn take_granted(list: &mut Meetings, link: &'static Link, index: u32) -> Option<
         Stage::Granted(l, i) => core::ptr::eq(l, link) && i == index,
         _ => false,
     };
-    let sock = sock::given_to(link, index)?;
+    let sock = socket::given_to(link, index)?;
     list.of(sock)
         .is_some_and(is_it)
         .then(|| list.take(sock))

@@ -14,7 +14,7 @@ use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys;
 use sluice_runtime::{control_thread, own_fds};
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use sluice_sockets::{descriptors, jobs, remote, tell, trim, wake, work};
 use sluice_stats::Reason;
 use sluice_transport::verbs;
@@ -82,7 +82,7 @@ fn handle(events: u32, data: u64) {
             }
         }
         control_thread::SOCK => {
-            if let Some(sock) = address::<Sock>(data) {
+            if let Some(sock) = address::<Socket>(data) {
                 work::on_tcp(sock, events);
             }
         }

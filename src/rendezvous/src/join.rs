@@ -14,7 +14,7 @@ use sluice_fabric::lock::{Guard, Guarded};
 use sluice_fabric::shm::{self, Link, LinkEnd, PeerProcess};
 use sluice_fabric::sys::{self, Fd};
 use sluice_runtime::{credentials, process, rights};
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use sluice_sockets::{tell, trigger, upgrade};
 use sluice_stats::Reason;
 
@@ -85,7 +85,7 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
 
 /// Has the program changed its user since it made the socket? Then the other end cannot find out
 /// that this process holds it, and ends the meeting without a word.
-fn is_of_another_user(sock: &Sock) -> bool {
+fn is_of_another_user(sock: &Socket) -> bool {
     let owner = sys::fstat(sock.fd.load(Ordering::Relaxed)).map(|stat| stat.st_uid);
     owner.is_ok_and(|owner| owner != credentials::own_ids().0)
 }
@@ -173,7 +173,7 @@ fn decided(meeting: &Pending, step: Result<Step, Reason>) -> Step {
 }
 
 /// The number by which a link knows the socket of a stream.
-pub(super) fn owner(sock: &'static Sock) -> usize {
+pub(super) fn owner(sock: &'static Socket) -> usize {
     core::ptr::from_ref(sock) as usize
 }
 
@@ -425,7 +425,7 @@ fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) ->
 
 /// Attaches the stream, or gives it up for the reason that forbids it.
 pub(super) fn attach(
-    sock: &'static Sock,
+    sock: &'static Socket,
     generation: u32,
     link: &'static Link,
     index: u32,
@@ -441,7 +441,7 @@ pub(super) fn attach(
 /// Gives up a stream that the peer may have attached already. Sealing it takes the peer back to
 /// TCP.
 pub(super) fn refuse(
-    (sock, generation): (&'static Sock, u32),
+    (sock, generation): (&'static Socket, u32),
     link: &'static Link,
     index: u32,
     reason: Reason,
@@ -473,8 +473,8 @@ pub(super) fn release() {
 /// Joins two ends that are both in this process, over a link with itself that is made once. Each
 /// end comes with its generation.
 pub(super) fn pair_within(
-    first: (&'static Sock, u32),
-    second: (&'static Sock, u32),
+    first: (&'static Socket, u32),
+    second: (&'static Socket, u32),
 ) -> Result<(), Reason> {
     sluice_runtime::control_thread::start()?;
     let (a, b) = {

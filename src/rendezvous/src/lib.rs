@@ -63,7 +63,7 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_runtime::{address, control_thread, own_fds, rights, seccomp};
 use sluice_sockets::meeting::{self, Effort, Finder};
-use sluice_sockets::sock::{Sock, TELLS_AT, role};
+use sluice_sockets::socket::{Socket, TELLS_AT, role};
 use sluice_sockets::{inodes, tcp, trigger, trim, upgrade};
 use sluice_stats::{Reason, Role};
 
@@ -87,7 +87,7 @@ pub fn offer() {
 }
 
 /// Looks for the other end of `sock`. If there is no upgrade, notes the reason in its counters.
-pub fn attempt(sock: &'static Sock, effort: Effort) {
+pub fn attempt(sock: &'static Socket, effort: Effort) {
     if let Err(reason) = try_meet(sock, effort) {
         sluice_runtime::config::log(
             sluice_runtime::config::Level::Debug,
@@ -107,7 +107,7 @@ pub fn attempt(sock: &'static Sock, effort: Effort) {
     }
 }
 
-fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
+fn try_meet(sock: &'static Socket, effort: Effort) -> Result<(), Reason> {
     may_ask(sock)?;
     if !may_meet_here() {
         return Err(Reason::WriterBlocked);
@@ -152,7 +152,7 @@ fn may_meet_here() -> bool {
 }
 
 /// Which end of the connection this is, or why this process may not ask the kernel for the other.
-fn may_ask(sock: &Sock) -> Result<Role, Reason> {
+fn may_ask(sock: &Socket) -> Result<Role, Reason> {
     let role = match sock.role.load(Ordering::Relaxed) {
         role::CONNECTING => Role::Connecting,
         role::ACCEPTED => Role::Accepted,
@@ -173,7 +173,7 @@ fn may_ask(sock: &Sock) -> Result<Role, Reason> {
 
 /// Finds the mirror of `sock` for a peer that has asked for this end. `None`: the other end is on
 /// another host.
-fn look(sock: &'static Sock) -> Result<Option<Look>, Reason> {
+fn look(sock: &'static Socket) -> Result<Option<Look>, Reason> {
     let _low = sluice_runtime::own_fds::Low::begin();
     Ok(look_within(sock, None)?.map(|(look, _)| look))
 }
@@ -184,7 +184,7 @@ fn look(sock: &'static Sock) -> Result<Option<Look>, Reason> {
 /// `None`: it would cost more, or no process waits at the name, or the other end is on another host
 /// and the control thread looks for it.
 fn look_within(
-    sock: &'static Sock,
+    sock: &'static Socket,
     effort: Option<Effort>,
 ) -> Result<Option<(Look, Option<Way>)>, Reason> {
     let role = may_ask(sock)?;
@@ -264,7 +264,7 @@ fn look_within(
 }
 
 /// The local and the peer's address of the connection, which also go into its counters.
-fn describe(sock: &Sock, role: Role) -> Result<(SocketAddr, SocketAddr), Reason> {
+fn describe(sock: &Socket, role: Role) -> Result<(SocketAddr, SocketAddr), Reason> {
     let fd = sock.fd.load(Ordering::Relaxed);
     let (local, peer) = match sock.addresses() {
         Some(known) => known,
@@ -331,7 +331,11 @@ fn meet(
 }
 
 /// Meets an end in this process that does not look for its peer.
-fn meet_within(other: (&'static Sock, u32), look: Look, list: &mut Meetings) -> Result<(), Reason> {
+fn meet_within(
+    other: (&'static Socket, u32),
+    look: Look,
+    list: &mut Meetings,
+) -> Result<(), Reason> {
     let (sock, _) = other;
     if let Some(reason) = sock.pinned() {
         look.of.0.conn().stays_for_peer(reason);
@@ -417,7 +421,7 @@ const CONSENT_NS: u64 = 100_000;
 /// name, at most until `until` for the meeting to end, and then briefly for the reader's consent.
 /// False: the other end has not come; `None`: it is this process's, and cannot come while this
 /// thread waits.
-fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> Option<bool> {
+fn settle(sock: &'static Socket, until: u64, comes_until: u64) -> Option<bool> {
     let mut consent_until = 0;
     loop {
         progress();
@@ -515,7 +519,7 @@ fn expire(meeting: Pending) {
 }
 
 /// Has one end shut down or closed the connection? Then a proof may fail since the socket is gone.
-fn is_half_closed(sock: &Sock) -> bool {
+fn is_half_closed(sock: &Socket) -> bool {
     tcp::state(sock.fd.load(Ordering::Relaxed)) != Some(tcp::ESTABLISHED)
 }
 
@@ -573,7 +577,7 @@ pub(crate) fn hand_over_to_control() {
 }
 
 /// The socket is closed: its meeting ends.
-fn forget(sock: &'static Sock) {
+fn forget(sock: &'static Socket) {
     if meetings::are_none() {
         return;
     }
@@ -666,7 +670,7 @@ mod tests {
     use super::*;
     use sluice_fabric::arena::Arena;
     use sluice_fabric::shm::LinkEnd;
-    use sluice_sockets::sock;
+    use sluice_sockets::socket;
 
     fn new_link() -> &'static Link {
         Link::open(LinkEnd {
@@ -683,7 +687,7 @@ mod tests {
 
     /// A meeting at a name that has stood for so long.
     fn named(key: u64, since_ns: u64) -> Pending {
-        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        let sock = socket::alloc(-1, role::CONNECTING).unwrap();
         let look = Look {
             of: (sock, sock.generation.load(Ordering::Relaxed)),
             key,
@@ -713,7 +717,7 @@ mod tests {
         assert!(make_room(&mut list));
         assert!(list.by_key(2).is_some() && list.by_key(3).is_none());
         for meeting in list.take_all(|_| true) {
-            sock::free(meeting.sock);
+            socket::free(meeting.sock);
         }
     }
 

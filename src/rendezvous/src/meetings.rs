@@ -12,7 +12,7 @@ use sluice_fabric::shm::{Link, Token};
 use sluice_fabric::sys::{self, Fd};
 use sluice_runtime::control_thread;
 use sluice_sockets::meeting::{ASKED, BUSY, Effort, NAMES};
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use sluice_stats::Reason;
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ pub(super) enum Stage {
 /// A meeting under way.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub sock: &'static Sock,
+    pub sock: &'static Socket,
     pub generation: u32,
     /// Inode of the connecting end's socket.
     pub key: u64,
@@ -141,7 +141,7 @@ impl Pending {
 #[derive(Clone, Copy)]
 pub(super) struct Look {
     /// The socket, and its generation.
-    pub of: (&'static Sock, u32),
+    pub of: (&'static Socket, u32),
     /// See [`Pending::key`].
     pub key: u64,
     /// Inode of this end's socket.
@@ -213,7 +213,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 /// The number of all meetings in `PENDING`, to be read without the lock.
 static TOTAL: AtomicU32 = AtomicU32::new(0);
 
-fn address(sock: &Sock) -> usize {
+fn address(sock: &Socket) -> usize {
     core::ptr::from_ref(sock).addr()
 }
 
@@ -251,7 +251,7 @@ impl Meetings {
     }
 
     /// Takes this socket's meeting out.
-    pub fn take(&mut self, sock: &Sock) -> Option<Pending> {
+    pub fn take(&mut self, sock: &Socket) -> Option<Pending> {
         self.take_at(address(sock))
     }
 
@@ -269,12 +269,12 @@ impl Meetings {
     }
 
     /// This socket's meeting.
-    pub fn of(&self, sock: &Sock) -> Option<&Pending> {
+    pub fn of(&self, sock: &Socket) -> Option<&Pending> {
         self.by_sock.get(&address(sock))
     }
 
     /// This socket's meeting, to change. Not its stage and its socket, by which it is listed.
-    pub(crate) fn of_mut(&mut self, sock: &Sock) -> Option<&mut Pending> {
+    pub(crate) fn of_mut(&mut self, sock: &Socket) -> Option<&mut Pending> {
         self.by_sock.get_mut(&address(sock))
     }
 

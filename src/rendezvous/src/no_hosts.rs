@@ -1,13 +1,13 @@
 //! A build without links to other hosts: none is looked for.
 
 use core::net::SocketAddr;
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use sluice_stats::Reason;
 
-pub const fn attempt(_: &'static Sock, _: SocketAddr, _: SocketAddr) -> Result<(), Reason> {
+pub const fn attempt(_: &'static Socket, _: SocketAddr, _: SocketAddr) -> Result<(), Reason> {
     Err(Reason::PeerRemote)
 }
-pub const fn begin(_: &'static Sock, _: u32) {}
+pub const fn begin(_: &'static Socket, _: u32) {}
 pub const fn progress() -> Option<u64> {
     None
 }

@@ -34,7 +34,7 @@ pub struct Entry(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A connected (or connecting) TCP socket.
-    Sock,
+    Socket,
     /// An epoll set.
     Set,
     /// A TCP socket that is neither connected nor listening.
@@ -50,7 +50,7 @@ pub enum Kind {
 /// A structure that an entry can point to.
 ///
 /// # Safety
-/// [`KIND`](Self::KIND) is [`Kind::Sock`] or [`Kind::Set`], and no other type has it.
+/// [`KIND`](Self::KIND) is [`Kind::Socket`] or [`Kind::Set`], and no other type has it.
 pub unsafe trait Object: Sized + 'static {
     /// What an entry that points to one is.
     const KIND: Kind;
@@ -58,7 +58,7 @@ pub unsafe trait Object: Sized + 'static {
     const TAG: usize = {
         assert!(align_of::<Self>() > TAG_MASK);
         match Self::KIND {
-            Kind::Sock => TAG_SOCK,
+            Kind::Socket => TAG_SOCK,
             _ => TAG_SET,
         }
     };
@@ -91,14 +91,14 @@ impl Entry {
     /// Is it a socket with a connection?
     #[must_use]
     pub(crate) fn is_sock(self) -> bool {
-        self.kind() == Kind::Sock
+        self.kind() == Kind::Socket
     }
 
     /// What it is.
     #[must_use]
     pub fn kind(self) -> Kind {
         match self.0 & TAG_MASK {
-            TAG_SOCK => Kind::Sock,
+            TAG_SOCK => Kind::Socket,
             TAG_SET => Kind::Set,
             TAG_FRESH => Kind::Fresh,
             TAG_LISTENER => Kind::Listener,

@@ -12,7 +12,7 @@
 //! All of it is a hint.
 
 use crate::meeting;
-use crate::sock::Sock;
+use crate::socket::Socket;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 #[repr(align(64))]
@@ -35,7 +35,7 @@ pub(crate) fn acts_by_tcp() {
 /// As [`acts_by_tcp`], on this connection. One that will never come to a link has no reader that
 /// would heed it.
 #[inline]
-pub(crate) fn acts_on(sock: &Sock) {
+pub(crate) fn acts_on(sock: &Socket) {
     if meeting::has_links()
         && sock.next_try.load(Ordering::Relaxed) != u64::MAX
         && sock.pinned.load(Ordering::Relaxed) == 0
@@ -46,7 +46,7 @@ pub(crate) fn acts_on(sock: &Sock) {
 
 /// Bytes of this connection have come by TCP: an answer.
 #[inline]
-pub fn is_answered(sock: &Sock) {
+pub fn is_answered(sock: &Socket) {
     TURN.is_answered(address(sock));
 }
 
@@ -57,7 +57,7 @@ pub fn is_after_tcp(note: &AtomicU32) -> bool {
     TURN.is_after(note)
 }
 
-fn address(sock: &Sock) -> usize {
+fn address(sock: &Socket) -> usize {
     core::ptr::from_ref(sock) as usize
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Code above asks for the fact that it needs, never for the kind.
 
-use crate::sock::Sock;
+use crate::socket::Socket;
 use crate::{PUBLISH, PUBLISH_REMOTE, stall_watch};
 use sluice_stats::Transport;
 use sluice_transport::verbs;
@@ -66,7 +66,7 @@ static QUEUE_PAIR: Carrier = Carrier {
     full_ns: stall_watch::FULL_REMOTE_NS,
 };
 
-impl Sock {
+impl Socket {
     /// What carries the stream in use, or would carry one within the host where there is none.
     #[inline]
     pub fn carrier(&self) -> &'static Carrier {

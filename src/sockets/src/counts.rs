@@ -1,6 +1,6 @@
 //! How many bytes lie where: what FIONREAD, SIOCOUTQ and TCP_INQ tell.
 
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use crate::unread_copy::{self, awaiting};
 use crate::verdict::{Error, Pass, Verdict};
 use crate::{demote, events, remote, tcp};
@@ -15,7 +15,7 @@ use sluice_transport::verbs;
 ///
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) -> Verdict {
+pub unsafe fn ioctl(sock: &'static Socket, fd: c_int, request: u64, arg: usize) -> Verdict {
     let counts = request == libc::FIONREAD || request == libc::TIOCOUTQ;
     if counts && demote::takes_back_inherited(sock) && request == libc::FIONREAD {
         awaiting::await_all_owed(sock);
@@ -38,7 +38,7 @@ pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) ->
 }
 
 /// What FIONREAD or TIOCOUTQ counts; `None`: the kernel knows it.
-fn count(sock: &'static Sock, fd: c_int, request: u64) -> Option<Result<c_int, sys::Errno>> {
+fn count(sock: &'static Socket, fd: c_int, request: u64) -> Option<Result<c_int, sys::Errno>> {
     let (count, kernel) = loop {
         if request == libc::FIONREAD {
             demote::follow_rx(sock);
@@ -72,7 +72,7 @@ fn count(sock: &'static Sock, fd: c_int, request: u64) -> Option<Result<c_int, s
 /// What TCP_INQ tells after a read of a socket with a stream: the bytes that are left, and 1 for
 /// the end after them (tcp_inq_hint). A program that is told 0 waits for news (the edge of epoll),
 /// so 0 is said only where nothing is left for certain: of what may come to 0 TCP is asked.
-pub fn left_to_read(sock: &'static Sock, fd: c_int) -> c_int {
+pub fn left_to_read(sock: &'static Socket, fd: c_int) -> c_int {
     if sock.has_shut_reading() {
         return 0;
     }
@@ -95,7 +95,7 @@ pub fn left_to_read(sock: &'static Sock, fd: c_int) -> c_int {
 }
 
 /// Does the peer offer what it has not written?
-fn is_offered(sock: &'static Sock) -> bool {
+fn is_offered(sock: &'static Socket) -> bool {
     let Ok(_section) = sock.rx.lock.enter() else {
         return true;
     };
@@ -106,7 +106,7 @@ fn is_offered(sock: &'static Sock) -> bool {
 }
 
 /// Bytes in the ring that this end has not read.
-pub fn unread(sock: &'static Sock) -> u64 {
+pub fn unread(sock: &'static Socket) -> u64 {
     let Ok(_section) = sock.rx.lock.enter() else {
         return 0;
     };
@@ -129,7 +129,7 @@ pub fn unread(sock: &'static Sock) -> u64 {
 /// Bytes that SIOCOUTQ adds to the kernel's. What lies in the ring has reached the peer: TCP would
 /// have had it acknowledged, until its window closes; so a full ring counts, and so do bytes that
 /// are being sent again.
-pub(crate) fn unsent(sock: &'static Sock) -> u64 {
+pub(crate) fn unsent(sock: &'static Socket) -> u64 {
     let Ok(_section) = sock.tx.lock.enter() else {
         return 0;
     };

@@ -3,7 +3,7 @@
 
 use crate::fork_shared::Family;
 use crate::resend::{self, Resent};
-use crate::sock::{Event, Half, Sock, State};
+use crate::socket::{Event, Half, Socket, State};
 use crate::{direct, leave, remote, tell, unread_copy, wake, why};
 use core::sync::atomic::Ordering;
 use sluice_fabric::words;
@@ -21,7 +21,7 @@ pub enum Which {
 }
 
 /// Demotes. Idempotent. Returns at once; what TCP cannot take now is sent by the control thread.
-pub fn demote(sock: &'static Sock, which: Which, reason: Reason) {
+pub fn demote(sock: &'static Socket, which: Which, reason: Reason) {
     if sock.carrier().ends_by_record && remote::demote(sock, reason) {
         return;
     }
@@ -50,7 +50,7 @@ struct Visit(Option<&'static Family>);
 impl Visit {
     /// Under the half's lock. `None`: the parent has left the stream, and what it had to send again
     /// has been sent. The half is on TCP.
-    fn begin(sock: &'static Sock, half: &Half) -> Option<Self> {
+    fn begin(sock: &'static Socket, half: &Half) -> Option<Self> {
         let visit = Self::meanwhile(sock, half);
         if visit.is_some() {
             return visit;
@@ -67,7 +67,7 @@ impl Visit {
     }
 
     /// The same without the half's lock. `None`: the parent has left the stream.
-    fn meanwhile(sock: &'static Sock, half: &Half) -> Option<Self> {
+    fn meanwhile(sock: &'static Socket, half: &Half) -> Option<Self> {
         if half.state() != State::Inherited {
             return Some(Self(None));
         }
@@ -86,7 +86,7 @@ impl Drop for Visit {
 }
 
 /// Under the rx lock, in any state but Plain: fixes the words and reads TCP from now on.
-pub fn settle_rx(sock: &'static Sock, reason: Reason) {
+pub fn settle_rx(sock: &'static Socket, reason: Reason) {
     let Some(dir) = sock.rx.dir() else { return };
     if sock.carrier().ends_by_record {
         why::count(sock, reason);
@@ -134,7 +134,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
 /// True if the peer's FIN arrived before either end sealed this direction: the peer was killed, so
 /// nobody will resend the unread bytes. A peer that lives seals before TCP has any of them. Of
 /// relatives, which share this end, the first that finds it tells the others.
-fn is_left(sock: &Sock) -> bool {
+fn is_left(sock: &Socket) -> bool {
     if !unread_copy::has_ended(sock.fd.load(Ordering::Relaxed)) {
         return false;
     }
@@ -148,7 +148,7 @@ fn is_left(sock: &Sock) -> bool {
 
 /// Before a fork of a process that shares the socket with nobody. After both shutdowns the unread
 /// bytes are nowhere but here, and the stream ends as soon as the peer writes: a copy is made now.
-pub fn keep_for_child(sock: &'static Sock) {
+pub fn keep_for_child(sock: &'static Socket) {
     let is_only_here = sock.unread_copy.will_be_whole() && !sock.carrier().ends_by_record;
     if is_only_here
         && let Ok(_section) = sock.rx.lock.enter()
@@ -166,7 +166,7 @@ pub fn is_sealed(half: &Half) -> bool {
 
 /// Before this end's FIN, by whichever way its bytes go: tells the peer that this is no killed
 /// process. Called after the shut half is noted, which a stream that comes up meanwhile looks at.
-pub(crate) fn tell_end(sock: &'static Sock) {
+pub(crate) fn tell_end(sock: &'static Socket) {
     if sock.carrier().ends_by_record {
         return;
     }
@@ -187,7 +187,7 @@ pub(crate) fn tell_end(sock: &'static Sock) {
 
 /// The peer may have taken the stream back to TCP, and nobody has looked at it here since: what it
 /// does not send again is the copy's.
-pub(crate) fn follow_rx(sock: &'static Sock) {
+pub(crate) fn follow_rx(sock: &'static Socket) {
     if sock.rx.state() == State::Plain {
         return;
     }
@@ -204,7 +204,7 @@ pub(crate) fn follow_rx(sock: &'static Sock) {
 }
 
 /// As [`follow_rx`]: what the peer has not read goes by TCP.
-pub(crate) fn follow_tx(sock: &'static Sock) {
+pub(crate) fn follow_tx(sock: &'static Socket) {
     if sock.tx.state() == State::Plain {
         return;
     }
@@ -218,13 +218,13 @@ pub(crate) fn follow_tx(sock: &'static Sock) {
 
 /// Under the tx lock, in state Proved, Link or Inherited: fixes the words and begins to send again
 /// what the reader did not take.
-pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
+pub fn settle_tx(sock: &'static Socket, reason: Reason) -> Resent {
     settle_tx_since(sock, reason, None)
 }
 
 /// The same, where a reader has shut both halves down: what was written from `since` on is to meet
 /// its kernel.
-pub(crate) fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) -> Resent {
+pub(crate) fn settle_tx_since(sock: &'static Socket, reason: Reason, since: Option<u64>) -> Resent {
     let Some(dir) = sock.tx.dir() else {
         return Resent::All;
     };
@@ -281,7 +281,7 @@ pub(crate) fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option
 
 /// The stream, to another host, is given up as it is: the connection is to be reset, or TCP has all
 /// that it is to have.
-pub fn abandon(sock: &'static Sock, reason: Reason) {
+pub fn abandon(sock: &'static Socket, reason: Reason) {
     let Ok(_rx) = sock.rx.lock.enter() else {
         return;
     };
@@ -300,7 +300,7 @@ pub fn abandon(sock: &'static Sock, reason: Reason) {
 }
 
 /// Under the rx lock: this process uses a stream of its parent.
-pub(crate) fn inherited_rx(sock: &'static Sock) {
+pub(crate) fn inherited_rx(sock: &'static Socket) {
     if sock.carrier().ends_by_record {
         return remote::claim(sock, &sock.rx);
     }
@@ -308,7 +308,7 @@ pub(crate) fn inherited_rx(sock: &'static Sock) {
 }
 
 /// Under the tx lock: this process uses a stream of its parent.
-pub(crate) fn inherited_tx(sock: &'static Sock) {
+pub(crate) fn inherited_tx(sock: &'static Socket) {
     if sock.carrier().ends_by_record {
         return remote::claim(sock, &sock.tx);
     }
@@ -316,7 +316,7 @@ pub(crate) fn inherited_tx(sock: &'static Sock) {
 }
 
 /// A use that does not move bytes: is the stream one of the parent's, which goes back to TCP now?
-pub fn takes_back_inherited(sock: &'static Sock) -> bool {
+pub fn takes_back_inherited(sock: &'static Socket) -> bool {
     let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
     if inherited {
         demote(sock, Which::Both, Reason::Fork);

@@ -3,8 +3,8 @@
 use crate::demote::{self, Which};
 use crate::linger::{self, end_before_record, goes_on, linger, part, reset_if_unread, withdraw};
 use crate::resend::{self, Resent};
-use crate::sock::watcher::{self, Watcher};
-use crate::sock::{self, Known, Sock, State, half, role};
+use crate::socket::watcher::{self, Watcher};
+use crate::socket::{self, Known, Socket, State, half, role};
 use crate::unread_copy::{self, awaiting};
 use crate::verdict::{Pass, Verdict};
 use crate::{after_tcp, counts, finish, give_up, jobs, meeting, report, tcp, trigger, wake};
@@ -62,7 +62,7 @@ fn closed_behind(entry: Entry, fd: c_int) {
 
 /// A number was taken out of the table. `open`: it is still that of what it was.
 fn number_gone(entry: Entry, fd: c_int, open: bool) {
-    if let Some(sock) = entry.get::<Sock>() {
+    if let Some(sock) = entry.get::<Socket>() {
         drop_entry(sock, fd, open);
     } else if let Some(set) = entry.get::<Watcher>() {
         set.drop_entry();
@@ -80,7 +80,7 @@ pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
     let entry = fd_table::lookup(fd);
     if entry == Some(Entry::FRESH) {
         track(fd, role::CONNECTING);
-    } else if let Some(sock) = entry.and_then(Entry::get::<Sock>) {
+    } else if let Some(sock) = entry.and_then(Entry::get::<Socket>) {
         sock.halves.store(0, Ordering::Relaxed);
         let first = sock.role.compare_exchange(
             role::UNKNOWN,
@@ -102,12 +102,12 @@ pub fn registered_fresh(fd: c_int) {
 
 /// The socket of an entry. What is set on one before connect() counts from the start: it is tracked
 /// from here on.
-pub fn sock_of(e: Entry, fd: c_int) -> Option<&'static Sock> {
+pub fn sock_of(e: Entry, fd: c_int) -> Option<&'static Socket> {
     if e != Entry::FRESH {
-        return e.get::<Sock>();
+        return e.get::<Socket>();
     }
     registered_fresh(fd);
-    fd_table::lookup(fd).and_then(Entry::get::<Sock>)
+    fd_table::lookup(fd).and_then(Entry::get::<Socket>)
 }
 
 /// Before a fork: what is connected later is a connection of both processes.
@@ -126,7 +126,7 @@ pub fn listening(fd: c_int) {
             fd_table::store(fd, Entry::LISTENER);
         }
         // Registered in a set before listen(): nothing to accelerate.
-        Some(entry) if entry.get::<Sock>().is_some() => {
+        Some(entry) if entry.get::<Socket>().is_some() => {
             before_close(entry, fd);
             fd_table::store(fd, Entry::LISTENER);
         }
@@ -165,21 +165,21 @@ pub fn accepted(listener: c_int, fd: c_int) {
 
 fn track(fd: c_int, side: u8) {
     sluice_stats::ROOT.identify(process::pid());
-    if let Some(sock) = sock::alloc(fd, side) {
+    if let Some(sock) = socket::alloc(fd, side) {
         trigger::begin(sock);
         if fd_table::store(fd, Entry::of(sock)) {
             opened(sock, side);
         } else {
             sock.fds.store(0, Ordering::Release);
             report::finished(sock);
-            sock::free(sock);
+            socket::free(sock);
         }
     }
 }
 
 /// The socket is a connection from here on, if its role is known; until then it may become a
 /// listener.
-fn opened(sock: &'static Sock, side: u8) {
+fn opened(sock: &'static Socket, side: u8) {
     let side = match side {
         role::CONNECTING => sluice_stats::Role::Connecting,
         role::ACCEPTED => sluice_stats::Role::Accepted,
@@ -195,7 +195,7 @@ fn opened(sock: &'static Sock, side: u8) {
 /// `shutdown()`: what is written goes to TCP first, so that the kernel's FIN follows it. Where TCP
 /// has no room for all of it the program has its answer at once, and the control thread shuts TCP
 /// down after the last byte.
-pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
+pub fn shutdown(sock: &'static Socket, fd: c_int, how: c_int) -> Verdict {
     let halves = match how {
         libc::SHUT_RD => half::READING,
         libc::SHUT_WR => half::WRITING,
@@ -248,7 +248,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
 
 /// Takes what is written off the link. Whether the control thread shuts the half down, when all of
 /// it is on TCP.
-fn ends_later(sock: &'static Sock) -> bool {
+fn ends_later(sock: &'static Socket) -> bool {
     /// For another host's word of what it has read, on which the rest waits.
     const WORD_NS: u64 = 20_000_000;
     demote::demote(sock, Which::Tx, Reason::Shutdown);
@@ -287,7 +287,7 @@ fn ends_later(sock: &'static Sock) -> bool {
 
 /// Is this a handler that interrupted a write of this thread's? What that has put on the link comes
 /// before the end.
-fn is_amid_write(sock: &Sock) -> bool {
+fn is_amid_write(sock: &Socket) -> bool {
     sock.tx.lock.enter().is_err() && matches!(sock.tx.state(), State::Link | State::Resending)
 }
 
@@ -299,7 +299,7 @@ pub fn make_ends() {
     if !ENDS_LEFT.swap(false, Ordering::SeqCst) {
         return;
     }
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         if !sock.shut.load(Ordering::SeqCst) {
             return;
         }
@@ -315,7 +315,7 @@ pub fn make_ends() {
 /// Both halves are about to be shut down: what the peer writes then must meet the kernel, which
 /// answers by a reset. What it wrote before is still to be read, also by a relative or by a program
 /// that is executed: TCP brings it first if it has room, else it stays on the link.
-fn end_input(sock: &'static Sock) {
+fn end_input(sock: &'static Socket) {
     /// TCP's window is no smaller when nothing of it is used, in bytes.
     const FITS: u64 = 1 << 15;
     let unread = counts::unread(sock);
@@ -343,7 +343,7 @@ fn end_input(sock: &'static Sock) {
 
 /// Before `connect()` with AF_UNSPEC: the kernel resets the connection, and drops what is unread
 /// here.
-pub fn before_disconnect(sock: &'static Sock) {
+pub fn before_disconnect(sock: &'static Socket) {
     sock.pin(Reason::Disconnected);
     meeting::forget(sock);
     sock.let_sections_end();
@@ -361,7 +361,7 @@ pub fn before_close(entry: Entry, fd: c_int) {
     if process::is_vfork_child() {
         return;
     }
-    let sock = entry.get::<Sock>();
+    let sock = entry.get::<Socket>();
     if let Some(sock) = sock
         && sock.fds.load(Ordering::Acquire) > 1
         && fd_table::lookup(fd) == Some(entry)
@@ -378,7 +378,7 @@ pub fn before_close(entry: Entry, fd: c_int) {
 }
 
 /// One descriptor of `sock` is gone or about to go. `open`: the number is still the socket's.
-fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
+fn drop_entry(sock: &'static Socket, fd: c_int, open: bool) {
     if sock.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
         if open {
             watcher::number_gone(sock, fd);
@@ -417,7 +417,7 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     linger::leave_and_free(sock);
 }
 
-fn adopt_other_number(sock: &'static Sock, gone: c_int) {
+fn adopt_other_number(sock: &'static Socket, gone: c_int) {
     let entry = Entry::of(sock);
     let mut other = -1;
     fd_table::for_range(0, c_int::MAX, |fd, e| {
@@ -454,7 +454,7 @@ pub fn duped(old: c_int, new: c_int) {
     if process::is_vfork_child() {
         // The table is the parent's. But this is a child's way of handing a connection to the
         // program that it executes next.
-        if let Some(sock) = fd_table::lookup(old).and_then(Entry::get::<Sock>) {
+        if let Some(sock) = fd_table::lookup(old).and_then(Entry::get::<Socket>) {
             give_up::finish(sock, Reason::Exec);
         }
         return;
@@ -471,7 +471,7 @@ pub fn duped(old: c_int, new: c_int) {
     if matches!(entry, Entry::INTERNAL | Entry::RING) {
         return;
     }
-    let sock = entry.get::<Sock>();
+    let sock = entry.get::<Socket>();
     if let Some(sock) = sock {
         sock.fds.fetch_add(1, Ordering::AcqRel);
     } else if let Some(set) = entry.get::<Watcher>() {
@@ -571,7 +571,7 @@ mod tests {
     fn a_stream_that_is_attached_while_the_socket_is_closed_is_left() {
         let (a, b, index) = testing::link();
         let fd = sys::open(c"/dev/null", libc::O_RDONLY).unwrap();
-        let sock = sock::alloc(fd.raw(), role::CONNECTING).unwrap();
+        let sock = socket::alloc(fd.raw(), role::CONNECTING).unwrap();
         let entry = Entry::of(sock);
         fd_table::store(fd.raw(), entry);
         let inside = AtomicBool::new(false);

@@ -1,7 +1,7 @@
 //! The reset that a killed peer's kernel would have sent, made here: the peer's process died with
 //! bytes of ours unread in its ring, of which its kernel knew nothing.
 
-use crate::sock::Sock;
+use crate::socket::Socket;
 use crate::tcp;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
@@ -12,7 +12,7 @@ use sluice_fabric::sys;
 /// follows it. False: done before, TCP holds bytes for us, which would be lost, a thread is in the
 /// kernel's recv, or the peer's kernel has reset the connection after its FIN, of which TCP makes
 /// an end.
-pub fn make(sock: &Sock) -> bool {
+pub fn make(sock: &Socket) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
     // A thread that still wakes up in the kernel's recv, for the FIN, would get EPIPE from a socket
     // dissolved under it.
@@ -80,7 +80,7 @@ pub enum Resetting {
 }
 
 /// See [`Resetting`]. Asked after what the kernel has told.
-pub fn resetting(sock: &Sock) -> Resetting {
+pub fn resetting(sock: &Socket) -> Resetting {
     if !is_any() || !sock.reset_seen.load(Ordering::SeqCst) {
         Resetting::None
     } else if sock.reset_made.load(Ordering::SeqCst) {
@@ -92,14 +92,14 @@ pub fn resetting(sock: &Sock) -> Resetting {
 
 /// Under no lock: a reset that another thread has begun is made after this. It holds one of the
 /// locks, or both.
-pub fn let_end(sock: &Sock) {
+pub fn let_end(sock: &Socket) {
     if resetting(sock) == Resetting::Begun {
         sock.let_sections_end();
     }
 }
 
 /// As [`make`], whatever TCP still holds for us, which is worth nothing.
-pub(crate) fn make_hard(sock: &Sock) {
+pub(crate) fn make_hard(sock: &Socket) {
     // What it left on the socket is the program's to see.
     if sock.reset_seen.load(Ordering::Relaxed) {
         return;

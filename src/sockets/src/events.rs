@@ -1,6 +1,6 @@
 //! What a socket's stream has to tell poll, select and epoll: readiness without sets.
 
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use crate::{remote, tcp, wake};
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sluice_fabric::layout::Direction;
@@ -46,7 +46,7 @@ pub fn kernel_ready(fd: i32, events: i16) -> i16 {
 ///
 /// Reads without a lock: the caller keeps the link's arena mapped (a set by its pin, others by the
 /// socket's locks).
-pub fn of_stream(sock: &'static Sock) -> u32 {
+pub fn of_stream(sock: &'static Socket) -> u32 {
     let mut ready = 0;
     if let Some(dir) = sock.rx.dir()
         && can_read(sock, dir)
@@ -69,7 +69,7 @@ pub fn of_stream(sock: &'static Sock) -> u32 {
 }
 
 /// Can something be read from the ring?
-fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
+fn can_read(sock: &'static Socket, dir: &Direction) -> bool {
     // Our place first: a tail read later is never less.
     let at = sock.rx.at.load(Ordering::Acquire);
     let tail = dir.tx.tail.read();
@@ -109,7 +109,7 @@ fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
 
 /// SO_RCVLOWAT was set: what is there may be enough now, and waiters are told, as the kernel
 /// tells (`tcp_set_rcvlowat`).
-pub(crate) fn rcvlowat_set(sock: &'static Sock) {
+pub(crate) fn rcvlowat_set(sock: &'static Socket) {
     if !sock.is_accelerated() {
         return;
     }
@@ -128,14 +128,14 @@ pub(crate) fn rcvlowat_set(sock: &'static Sock) {
 
 /// Is the ring the only place where something to read can be? Once the program has shut its reading
 /// half, the kernel tells of an end.
-pub fn reads_ring(sock: &'static Sock) -> bool {
+pub fn reads_ring(sock: &'static Socket) -> bool {
     sock.rx.state() == State::Link
         && !sock.has_shut_reading()
         && sock.rx.dir().is_some_and(|dir| !dir.tx.tail.read().flagged)
 }
 
 /// Would TCP call the socket writable: a third of the buffer is free?
-pub fn has_room(sock: &'static Sock) -> bool {
+pub fn has_room(sock: &'static Socket) -> bool {
     let Some(dir) = sock.tx.dir() else {
         return true;
     };

@@ -3,7 +3,7 @@
 
 use crate::remote;
 use crate::resend::{self, Resent};
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_runtime::seccomp;
@@ -11,7 +11,7 @@ use sluice_stats::Reason;
 
 /// Sends the rest of a re-send, waiting for room: for a descriptor that is about to leave our hands
 /// (exec, passing). Waits as a blocking write would; gives up when the connection fails.
-pub fn blocking(sock: &'static Sock, reason: Reason) {
+pub fn blocking(sock: &'static Socket, reason: Reason) {
     if sock.carrier().ends_by_record {
         return remote::finish(sock, reason);
     }
@@ -47,7 +47,7 @@ impl Patience {
 /// As [`blocking`], for a socket that nobody will read from any more: input that has come,
 /// or comes while we wait, makes an end of it, since TCP answers it by a reset then. False: the
 /// time is over.
-pub(crate) fn parting(sock: &'static Sock, patience: Patience) -> bool {
+pub(crate) fn parting(sock: &'static Socket, patience: Patience) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
     let mut events = libc::POLLOUT | libc::POLLIN;
     loop {
@@ -91,7 +91,7 @@ pub(crate) fn parting(sock: &'static Sock, patience: Patience) -> bool {
 /// Under no lock, before a last close: makes TCP's buffer as large as what is left, where it may be
 /// so large. (The kernel caps what is asked for, and what it then sets may be less than its own
 /// tuning gave.)
-pub fn make_room(sock: &'static Sock) {
+pub fn make_room(sock: &'static Socket) {
     if sock.tx.state() != State::Resending {
         return;
     }

@@ -44,7 +44,7 @@ pub struct Family {
     visitors: AtomicU32,
     /// The process that has the copy of what lay unread in the ring (unread_copy.rs); 0: none.
     keeper: AtomicU32,
-    /// As [`Half::owed`](super::sock::Half::owed), of the stream that the owner has left.
+    /// As [`Half::owed`](super::socket::Half::owed), of the stream that the owner has left.
     owed: AtomicU64,
     /// How many bytes of that lay unread; 0: none.
     unread: AtomicU32,
@@ -57,7 +57,7 @@ pub struct Family {
 pub struct Unread {
     /// So many bytes.
     pub len: usize,
-    /// As [`Half::owed`](super::sock::Half::owed): the place of the last one in TCP.
+    /// As [`Half::owed`](super::socket::Half::owed): the place of the last one in TCP.
     pub owed: u64,
     /// Nothing of it comes by TCP.
     pub whole: bool,

@@ -2,7 +2,7 @@
 
 use crate::demote::{self, Which};
 use crate::resend::{self, Resent};
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use crate::verdict::Error;
 use crate::{finish, meeting, wait};
 use core::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use libc::c_int;
 use sluice_stats::Reason;
 
 /// The socket goes back to TCP for good, with what it has written.
-pub fn finish(sock: &'static Sock, reason: Reason) {
+pub fn finish(sock: &'static Socket, reason: Reason) {
     if begin(sock, reason) {
         finish::blocking(sock, reason);
     }
@@ -18,7 +18,7 @@ pub fn finish(sock: &'static Sock, reason: Reason) {
 
 /// The same for one that reads where nobody hides the peer's record, writes nothing, and does not
 /// wait until the peer has read.
-pub fn to_read(sock: &'static Sock, reason: Reason) {
+pub fn to_read(sock: &'static Socket, reason: Reason) {
     if begin(sock, reason) {
         crate::remote::finish_reading(sock, reason);
     }
@@ -29,7 +29,7 @@ pub fn to_read(sock: &'static Sock, reason: Reason) {
 /// # Errors
 /// [`Error::WouldBlock`]: no room now, and it may not wait. [`Error::BrokenPipe`] after `shutdown`.
 pub fn before_write(
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: c_int,
     flags: c_int,
     reason: Reason,
@@ -60,7 +60,7 @@ pub fn before_write(
 
 /// The same at once; what TCP has no room for is sent by the control thread. Whether it was
 /// accelerated.
-pub fn begin(sock: &'static Sock, reason: Reason) -> bool {
+pub fn begin(sock: &'static Socket, reason: Reason) -> bool {
     sock.pin(reason);
     meeting::forget(sock);
     sock.let_sections_end();

@@ -3,7 +3,7 @@
 //! A socket is noted without a system call when it is opened. Its inode is asked for when somebody
 //! looks for a socket that is not known by its inode yet, once for each socket that is still open.
 
-use crate::sock::{self, Sock};
+use crate::socket::{self, Socket};
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::sys;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// The sockets whose inodes were asked for.
 struct Known {
     /// Sockets by inode, each with its generation.
-    socks: BTreeMap<u64, (&'static Sock, u32)>,
+    socks: BTreeMap<u64, (&'static Socket, u32)>,
     /// With more of them, those that are closed by now go.
     most: usize,
 }
@@ -26,7 +26,7 @@ static KNOWN: Guarded<Known> = Guarded::of_order(
 const FEW: usize = 128;
 
 /// The inode of this socket; `None`: the kernel does not say.
-pub fn of(sock: &Sock) -> Option<u64> {
+pub fn of(sock: &Socket) -> Option<u64> {
     let noted = &sock.inode;
     match noted.load(Ordering::Relaxed) {
         0 => {
@@ -46,9 +46,9 @@ pub fn of(sock: &Sock) -> Option<u64> {
 }
 
 /// The socket of this process that has the inode, with its generation.
-pub fn find(inode: u64) -> Option<(&'static Sock, u32)> {
+pub fn find(inode: u64) -> Option<(&'static Socket, u32)> {
     let mut known = KNOWN.lock()?;
-    let is_open = |&(sock, generation): &(&'static Sock, u32)| {
+    let is_open = |&(sock, generation): &(&'static Socket, u32)| {
         sock.generation.load(Ordering::Acquire) == generation
             && sock.fds.load(Ordering::Acquire) != 0
     };
@@ -66,7 +66,7 @@ pub fn find(inode: u64) -> Option<(&'static Sock, u32)> {
 /// Asks for the inodes of the sockets that were opened since the last search.
 fn take_in(known: &mut Known) {
     // Each is out of the list before it is looked at: one that is opened after this is there again.
-    for sock in sock::OPENED.take() {
+    for sock in socket::OPENED.take() {
         let generation = sock.generation.load(Ordering::Acquire);
         if sock.fds.load(Ordering::Acquire) != 0
             && let Some(inode) = of(sock)
@@ -89,7 +89,7 @@ pub fn release() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sock::{self, role};
+    use crate::socket::{self, role};
 
     #[test]
     fn a_socket_is_found_by_its_inode_as_long_as_it_is_open() {
@@ -97,7 +97,7 @@ mod tests {
         for _ in 0..3 {
             let fds = [open(), open()];
             let socks = fds.each_ref().map(|fd| {
-                let sock = sock::alloc(fd.raw(), role::CONNECTING).unwrap();
+                let sock = socket::alloc(fd.raw(), role::CONNECTING).unwrap();
                 let inode = sys::fstat(fd.raw()).unwrap().st_ino;
                 (sock, inode, sock.generation.load(Ordering::Acquire))
             });
@@ -108,7 +108,7 @@ mod tests {
             }
             assert!(find(u64::MAX).is_none());
             for (sock, inode, _) in socks {
-                sock::free(sock);
+                socket::free(sock);
                 assert!(find(inode).is_none());
             }
         }
@@ -118,9 +118,9 @@ mod tests {
     fn entries_of_closed_sockets_do_not_pile_up() {
         for _ in 0..16 * FEW {
             let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
-            let sock = sock::alloc(fd.raw(), role::CONNECTING).unwrap();
+            let sock = socket::alloc(fd.raw(), role::CONNECTING).unwrap();
             assert!(find(of(sock).unwrap()).is_some());
-            sock::free(sock);
+            socket::free(sock);
         }
         assert!(KNOWN.lock().unwrap().socks.len() <= 2 * FEW);
     }

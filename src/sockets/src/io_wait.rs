@@ -1,7 +1,7 @@
 //! Waits of calls that move bytes, and what any wait has announced, so that it is taken back where
 //! a cancellation or a jump ends it.
 
-use crate::sock::{Known, Sock};
+use crate::socket::{Known, Socket};
 use core::cell::Cell;
 use sluice_fabric::lock::on_signal_stack;
 use sluice_fabric::shm::Link;
@@ -295,7 +295,7 @@ impl IoWait {
     }
 
     /// Under a lock of `sock`, or after no wait: the call is about to wait.
-    pub fn note(&mut self, sock: &'static Sock) {
+    pub fn note(&mut self, sock: &'static Socket) {
         if self.known.is_none() {
             self.known = Some(Known::of(sock));
         }

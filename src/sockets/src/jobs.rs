@@ -1,6 +1,6 @@
 //! What the control thread is to do with sockets: now, later, or when TCP has news.
 
-use crate::sock::Sock;
+use crate::socket::Socket;
 use crate::stall_watch::{Epoch, FULL_REMOTE_NS};
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::Guarded;
@@ -11,20 +11,20 @@ use sluice_runtime::control_thread;
 const WATCHED: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 
 /// Watches the silent TCP of an accelerated socket: FIN, RST, and bytes after a demotion.
-pub fn watch(sock: &'static Sock) {
+pub fn watch(sock: &'static Socket) {
     let fd = sock.fd.load(Ordering::Relaxed);
     let data = control_thread::SOCK | core::ptr::from_ref(sock) as u64;
     control_thread::watch(fd, WATCHED, data);
 }
 
 /// The stream is over.
-pub fn unwatch(sock: &'static Sock) {
+pub fn unwatch(sock: &'static Socket) {
     let fd = sock.fd.load(Ordering::Relaxed);
     control_thread::unwatch(fd);
 }
 
 /// A re-send waits for room in TCP: this thread goes on with it.
-pub(crate) fn watch_room(sock: &'static Sock) {
+pub(crate) fn watch_room(sock: &'static Socket) {
     let fd = sock.fd.load(Ordering::Relaxed);
     let data = control_thread::SOCK | core::ptr::from_ref(sock) as u64;
     control_thread::watch_again(fd, WATCHED | libc::EPOLLOUT as u32, data);
@@ -43,22 +43,22 @@ pub(crate) enum Job {
     /// Close the link if nothing uses it any more.
     Reap(&'static Link),
     /// Look for the other end of a connection on another host: its socket and generation.
-    Seek(&'static Sock, u32),
+    Seek(&'static Socket, u32),
     /// Go on with the switch, or the way back, of a stream to another host: its socket and
     /// generation.
-    Advance(&'static Sock, u32),
+    Advance(&'static Socket, u32),
     /// The same, not before then.
-    AdvanceLater(&'static Sock, u32, u64),
+    AdvanceLater(&'static Socket, u32, u64),
     /// Stream of a lost link, its socket and generation, and until when TCP may tell what became of
     /// the peer.
-    Lost(&'static Link, u32, &'static Sock, u32, u64),
+    Lost(&'static Link, u32, &'static Socket, u32, u64),
     /// A connection that lingers, with its generation, has nothing left to send. Then, or when so
     /// much time is over, it is closed.
-    Bury(&'static Sock, u32, u64),
+    Bury(&'static Socket, u32, u64),
 }
 
 pub(crate) struct Far {
-    pub(crate) sock: &'static Sock,
+    pub(crate) sock: &'static Socket,
     pub(crate) generation: u32,
     /// What had been read from TCP, and when that is looked at again.
     pub(crate) read: u64,
@@ -69,7 +69,7 @@ pub(crate) struct Far {
 
 /// The watch over the reader of a ring that was full.
 pub(crate) struct Watch {
-    pub(crate) sock: &'static Sock,
+    pub(crate) sock: &'static Socket,
     pub(crate) ring: Epoch,
     /// What it had read at the last look, and when to look again; 0: at once, for the first time.
     pub(crate) seen: u64,
@@ -92,7 +92,7 @@ pub fn ask(link: &'static Link) {
 
 /// Looks again, soon, at a stream of a lost link: TCP may not have told yet what became of the
 /// peer.
-pub fn lose(link: &'static Link, index: u32, sock: &'static Sock) {
+pub fn lose(link: &'static Link, index: u32, sock: &'static Socket) {
     let generation = sock.generation.load(Ordering::Acquire);
     let deadline = sys::now_ns() + DYING_NS;
     add(Job::Lost(link, index, sock, generation, deadline));
@@ -102,22 +102,22 @@ pub fn lose(link: &'static Link, index: u32, sock: &'static Sock) {
 const DYING_NS: u64 = 20_000_000;
 
 /// The other end of a connection is on another host: this thread looks for it there.
-pub fn seek(sock: &'static Sock) {
+pub fn seek(sock: &'static Socket) {
     add(Job::Seek(sock, sock.generation.load(Ordering::Acquire)));
 }
 
 /// The stream of a socket to another host may go on, or back.
-pub fn advance(sock: &'static Sock) {
+pub fn advance(sock: &'static Socket) {
     add(Job::Advance(sock, sock.generation.load(Ordering::Acquire)));
 }
 
 /// The same in a moment: there is no event for what it waits for.
-pub(crate) fn advance_soon(sock: &'static Sock) {
+pub(crate) fn advance_soon(sock: &'static Socket) {
     advance_at(sock, sys::now_ns() + SOON_NS);
 }
 
 /// The same at that time (`sys::now_ns`), or sooner.
-pub(crate) fn advance_at(sock: &'static Sock, due: u64) {
+pub(crate) fn advance_at(sock: &'static Socket, due: u64) {
     let generation = sock.generation.load(Ordering::Acquire);
     let Some(mut list) = JOBS.lock() else { return };
     let known = list.iter().any(|job| match job {
@@ -135,12 +135,12 @@ pub(crate) fn advance_at(sock: &'static Sock, due: u64) {
 const SOON_NS: u64 = 1_000_000;
 
 /// A connection that lingers has nothing left to send: its descriptor is closed, under no lock.
-pub fn bury(sock: &'static Sock) {
+pub fn bury(sock: &'static Socket) {
     add(Job::Bury(sock, sock.generation.load(Ordering::Acquire), 0));
 }
 
 /// The same at that time (`sys::now_ns`), whatever the peer still has to say.
-pub(crate) fn bury_at(sock: &'static Sock, due: u64) {
+pub(crate) fn bury_at(sock: &'static Socket, due: u64) {
     let generation = sock.generation.load(Ordering::Acquire);
     let Some(mut list) = JOBS.lock() else { return };
     list.push(Job::Bury(sock, generation, due));
@@ -149,7 +149,7 @@ pub(crate) fn bury_at(sock: &'static Sock, due: u64) {
 }
 
 /// A non-blocking writer found the ring full: if the reader does not read, the stream is demoted.
-pub fn watch_full(sock: &'static Sock) {
+pub fn watch_full(sock: &'static Socket) {
     // What the reader has read by now; callers keep the direction's memory by a lock or a pin.
     let seen = sock.tx.dir().map_or_else(
         || sock.tx.seen.load(Ordering::Relaxed),
@@ -169,7 +169,7 @@ pub fn watch_full(sock: &'static Sock) {
 /// Before a switch the program has so much of TCP to read that the peer must wait. It waits no
 /// longer than for a full ring while nothing is read, and not so long that the link's timer would
 /// take it for lost.
-pub fn watch_far(sock: &'static Sock) {
+pub fn watch_far(sock: &'static Socket) {
     let generation = sock.generation.load(Ordering::Acquire);
     let Some(mut list) = JOBS.lock() else { return };
     let known = list.iter().any(|job| match job {

@@ -10,7 +10,7 @@
 
 use crate::demote::{self, Which};
 use crate::io_wait::IoWait;
-use crate::sock::{self, Sock, State, role};
+use crate::socket::{self, Socket, State, role};
 use crate::verdict::{Error, Verdict};
 use crate::{descriptors, observe_passed, recv, resend, send, testing, upgrade, wait};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -27,7 +27,7 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 struct End {
     fd: c_int,
-    sock: &'static Sock,
+    sock: &'static Socket,
     link: &'static Link,
 }
 
@@ -137,7 +137,7 @@ impl Pair {
         let end = |stream: TcpStream, link, side| {
             stream.set_nodelay(true).unwrap();
             let fd = stream.into_raw_fd();
-            let sock = sock::alloc(fd, side).unwrap();
+            let sock = socket::alloc(fd, side).unwrap();
             assert!(fd_table::store(fd, Entry::of(sock)));
             sock.next_try.store(u64::MAX, Ordering::Relaxed);
             End { fd, sock, link }

@@ -1,12 +1,12 @@
 //! The last step on the way back to TCP: this process gives the stream back.
 
-use crate::sock::{SETS, Sock, State};
+use crate::socket::{SETS, Socket, State};
 use crate::{jobs, tell, trigger, trim};
 use core::sync::atomic::Ordering;
 use sluice_transport::verbs;
 
 /// Under either lock: when both halves are Plain, this process leaves the stream.
-pub fn leave(sock: &'static Sock) {
+pub fn leave(sock: &'static Socket) {
     if sock.rx.state() != State::Plain || sock.tx.state() != State::Plain {
         return;
     }

@@ -47,7 +47,7 @@ pub mod resend;
 pub mod scm_rights;
 pub mod send;
 pub mod setsockopt;
-pub mod sock;
+pub mod socket;
 pub mod stall_watch;
 pub mod tcp;
 pub mod tell;

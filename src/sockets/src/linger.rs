@@ -3,7 +3,7 @@
 
 use crate::demote::{self, Which};
 use crate::finish::{self, Patience};
-use crate::sock::{self, Event, SETS, Sock, State};
+use crate::socket::{self, Event, SETS, Socket, State};
 use crate::{direct, jobs, leave, report, resend, tcp, unread_copy, why};
 use core::sync::atomic::Ordering;
 use libc::c_int;
@@ -13,7 +13,7 @@ use sluice_stats::Reason;
 
 /// The last descriptor is about to be closed, `fd`, while bytes lie unread in the copy: the kernel,
 /// which does not know of them, is to reset the connection as if it had them.
-pub fn reset_if_unread(sock: &'static Sock, fd: c_int) {
+pub fn reset_if_unread(sock: &'static Socket, fd: c_int) {
     if unread_copy::unread(sock, fd) != 0 && !sock.is_shared() {
         sock.staged.set_linger(fd, Some(0));
     }
@@ -22,7 +22,7 @@ pub fn reset_if_unread(sock: &'static Sock, fd: c_int) {
 /// This process parts with the stream for good (close, exit), while the kernel's socket is still
 /// open: what was written goes to TCP; with unread input the connection is to be reset, as TCP
 /// does. Whether the peer's library, on another host, may write a word of its own on TCP.
-pub fn part(sock: &'static Sock, reason: Reason) -> bool {
+pub fn part(sock: &'static Socket, reason: Reason) -> bool {
     let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
     if inherited {
         // The parent's stream: the child's close is none of its business.
@@ -67,7 +67,7 @@ pub fn part(sock: &'static Sock, reason: Reason) -> bool {
 }
 
 /// Is a socket that the program is through with still in use here?
-pub(super) fn goes_on(sock: &Sock) -> bool {
+pub(super) fn goes_on(sock: &Socket) -> bool {
     sock.tx.state() == State::Resending || crate::remote::awaits_record(sock)
 }
 
@@ -75,7 +75,7 @@ pub(super) fn goes_on(sock: &Sock) -> bool {
 /// again: the reader is slow, and the program had filled TCP before. True: the connection lives on
 /// under a number of ours, until the control thread has sent the rest. False: nothing is left to
 /// send.
-pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
+pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
     let alone = !sock.is_shared();
     let unread = crate::remote::has_input(sock, fd);
     let seconds = sock.staged.linger(fd);
@@ -149,7 +149,7 @@ const LINGERS_NS: u64 = 60_000_000_000;
 
 /// Under the tx lock: nothing follows what there is to send, and the peer's program is to see so,
 /// though its library may have no word for us.
-fn end_sending(sock: &'static Sock) {
+fn end_sending(sock: &'static Socket) {
     if sock.tx.state() == State::Plain {
         let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
     } else {
@@ -159,7 +159,7 @@ fn end_sending(sock: &'static Sock) {
 
 /// The process ends, and nobody is left to go on with a re-send: waits until TCP has taken all of
 /// it, unless the connection is to be reset, or its other end is this process's own.
-pub fn part_waiting(sock: &'static Sock) {
+pub fn part_waiting(sock: &'static Socket) {
     let fd = sock.fd.load(Ordering::Relaxed);
     if !goes_on(sock) {
         return;
@@ -178,7 +178,7 @@ pub fn part_waiting(sock: &'static Sock) {
 /// After [`part`], which has said that the peer's library may write a word of its own, and as the
 /// last before the kernel closes the connection: if that word came first it would be unread input,
 /// which makes a reset of the end. So the end goes first.
-pub fn end_before_record(sock: &'static Sock, fd: c_int) {
+pub fn end_before_record(sock: &'static Socket, fd: c_int) {
     let resets = sock.staged.linger(fd) == Some(0);
     let alone = !sock.is_shared() && sock.tx.in_kernel() == 0;
     if !resets && alone && !tcp::has_bytes(fd) {
@@ -187,12 +187,12 @@ pub fn end_before_record(sock: &'static Sock, fd: c_int) {
 }
 
 /// Does this process alone hold the other end?
-fn ends_here(sock: &'static Sock, fd: c_int) -> bool {
+fn ends_here(sock: &'static Socket, fd: c_int) -> bool {
     let Ok(inode) = sys::fstat(fd).map(|st| st.st_ino) else {
         return false;
     };
     let mut found = false;
-    sock::for_all(|other| {
+    socket::for_all(|other| {
         found |= !core::ptr::eq(other, sock)
             && other.mirror.load(Ordering::Relaxed) == inode
             && !other.is_shared();
@@ -202,7 +202,7 @@ fn ends_here(sock: &'static Sock, fd: c_int) -> bool {
 
 /// Takes a descriptor that is about to be closed out of the program's epoll sets, as the kernel
 /// would at the end of its file. False: not possible.
-pub(super) fn withdraw(sock: &'static Sock, fd: c_int) -> bool {
+pub(super) fn withdraw(sock: &'static Socket, fd: c_int) -> bool {
     let mut gone = true;
     for set in (0..SETS).filter_map(|i| sock.set_at(i)) {
         gone &= set.withdraw(sock, fd);
@@ -212,7 +212,7 @@ pub(super) fn withdraw(sock: &'static Sock, fd: c_int) -> bool {
 
 /// A lingering connection has nothing left to send: its last descriptor is closed, unless the peer
 /// has a word to say. Also then, if that is `late`.
-pub fn bury(sock: &'static Sock, late: bool) {
+pub fn bury(sock: &'static Socket, late: bool) {
     if sock.tx.state() != State::Plain || !sock.lingers.load(Ordering::Acquire) {
         return;
     }
@@ -231,7 +231,7 @@ pub fn bury(sock: &'static Sock, late: bool) {
 }
 
 /// No descriptor is left: takes the structure out of all that names it, and puts it back.
-pub(super) fn leave_and_free(sock: &'static Sock) {
+pub(super) fn leave_and_free(sock: &'static Socket) {
     resend::abandon_rest(sock);
     if sock.carrier().ends_by_record {
         demote::abandon(sock, Reason::Close);
@@ -242,13 +242,13 @@ pub(super) fn leave_and_free(sock: &'static Sock) {
         sock.leave_set_at(i);
     }
     report::finished(sock);
-    sock::free(sock);
+    socket::free(sock);
 }
 
 /// A close with unread input: what we wrote stays in the ring for the peer, which drains it and
 /// then sees the reset. Only the reading half's words are fixed, so that the peer's writes reach
 /// the kernel.
-pub(crate) fn leave_to_peer(sock: &'static Sock, reason: Reason) {
+pub(crate) fn leave_to_peer(sock: &'static Socket, reason: Reason) {
     if sock.carrier().ends_by_record {
         return demote::abandon(sock, reason);
     }
@@ -273,7 +273,7 @@ pub(crate) fn leave_to_peer(sock: &'static Sock, reason: Reason) {
 
 /// Under the rx lock: takes what is unread out of the ring. The peer would send it again, and if
 /// the reset came in between its `send` would be told of that, and not the program.
-fn drop_unread(sock: &Sock) {
+fn drop_unread(sock: &Socket) {
     let (Some(dir), Some(ring)) = (sock.rx.dir(), sock.rx.ring()) else {
         return;
     };
@@ -286,7 +286,7 @@ fn drop_unread(sock: &Sock) {
 }
 
 /// In the child of a fork: what lingers is the parent's to finish.
-pub fn disown(sock: &'static Sock) {
+pub fn disown(sock: &'static Socket) {
     if !sock.lingers.swap(false, Ordering::AcqRel) {
         return;
     }
@@ -294,11 +294,11 @@ pub fn disown(sock: &'static Sock) {
     let fd = sock.fd.load(Ordering::Relaxed);
     sock.reported.store(true, Ordering::Relaxed);
     sock.fds.store(0, Ordering::Release);
-    sock::free(sock);
+    socket::free(sock);
     own_fds::close(fd);
 }
 
-pub(super) fn abandon_inherited(sock: &'static Sock) {
+pub(super) fn abandon_inherited(sock: &'static Socket) {
     sock.low_held.store(false, Ordering::Relaxed);
     for half in [&sock.rx, &sock.tx] {
         half.state.on(Event::Disowned);

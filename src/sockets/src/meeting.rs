@@ -1,6 +1,6 @@
 //! What sockets ask of the layer that finds their other ends, and what they know of its work.
 
-use crate::sock::Sock;
+use crate::socket::Socket;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 
@@ -32,16 +32,16 @@ impl Effort {
 #[derive(Clone, Copy, Debug)]
 pub struct Finder {
     /// Looks for the other end of a connection.
-    pub attempt: fn(&'static Sock, Effort),
+    pub attempt: fn(&'static Socket, Effort),
     /// Waits until a meeting of the connection has come to an end, or until the first time
     /// (`sys::now_ns`), or the second where the other end has not come; whether it came to a
     /// stream. `None`: there was no meeting.
-    pub settle: fn(&'static Sock, u64, u64) -> Option<bool>,
+    pub settle: fn(&'static Socket, u64, u64) -> Option<bool>,
     /// The connection is over, or stays on TCP: no meeting of it goes on.
-    pub forget: fn(&'static Sock),
+    pub forget: fn(&'static Socket),
     /// By the control thread: looks for the other end of a connection, of that generation, on
     /// another host.
-    pub seek: fn(&'static Sock, u32),
+    pub seek: fn(&'static Socket, u32),
 }
 
 static FINDER: OnceLock<Finder> = OnceLock::new();
@@ -52,26 +52,26 @@ pub fn found_by(finder: Finder) {
 }
 
 /// See [`Finder::attempt`].
-pub fn attempt(sock: &'static Sock, effort: Effort) {
+pub fn attempt(sock: &'static Socket, effort: Effort) {
     if let Some(finder) = FINDER.get() {
         (finder.attempt)(sock, effort);
     }
 }
 
 /// See [`Finder::settle`].
-pub fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> Option<bool> {
+pub fn settle(sock: &'static Socket, until: u64, comes_until: u64) -> Option<bool> {
     (FINDER.get()?.settle)(sock, until, comes_until)
 }
 
 /// See [`Finder::forget`].
-pub fn forget(sock: &'static Sock) {
+pub fn forget(sock: &'static Socket) {
     if let Some(finder) = FINDER.get() {
         (finder.forget)(sock);
     }
 }
 
 /// See [`Finder::seek`].
-pub fn seek(sock: &'static Sock, generation: u32) {
+pub fn seek(sock: &'static Socket, generation: u32) {
     if let Some(finder) = FINDER.get() {
         (finder.seek)(sock, generation);
     }

@@ -5,7 +5,7 @@
 //! what the real call returned. They are for a [`Pass`] that wants it ([`Pass::wants_bytes`]), and
 //! come before [`finish`].
 
-use crate::sock::State;
+use crate::socket::State;
 use crate::verdict::Pass;
 use crate::{prefix, recv as receiving, trigger, upgrade};
 use core::sync::atomic::Ordering;

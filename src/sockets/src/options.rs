@@ -2,7 +2,7 @@
 //! TCP.
 
 use crate::remote;
-use crate::sock::{Sock, role};
+use crate::socket::{Socket, role};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
@@ -75,7 +75,7 @@ pub fn shares_listeners() {
 }
 
 /// May the socket have such an option?
-fn may_have_options(sock: &Sock) -> bool {
+fn may_have_options(sock: &Socket) -> bool {
     let is_accepted = sock.role.load(Ordering::Relaxed) != role::CONNECTING;
     ANY.load(Ordering::Relaxed)
         || is_accepted && FROM_LISTENERS.load(Ordering::Relaxed)
@@ -89,7 +89,7 @@ pub(crate) const AT_ONCE: u64 = 1;
 /// Reads from the kernel what calls on the link must honour: it has set the values right, and an
 /// accepted socket has those of its listener. Under the rx lock, so that of two notes the later one
 /// stands.
-pub fn note(sock: &'static Sock, fd: c_int) {
+pub fn note(sock: &'static Socket, fd: c_int) {
     if !may_have_options(sock) {
         return;
     }
@@ -117,7 +117,7 @@ pub fn note(sock: &'static Sock, fd: c_int) {
     }
 }
 
-pub(crate) fn note_tells_unread(sock: &Sock, fd: c_int) {
+pub(crate) fn note_tells_unread(sock: &Socket, fd: c_int) {
     let tells = sys::getsockopt::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_INQ);
     let tells = tells.is_ok_and(|on| on != 0);
     sock.tells_unread.store(tells, Ordering::Relaxed);
@@ -125,14 +125,14 @@ pub(crate) fn note_tells_unread(sock: &Sock, fd: c_int) {
 
 /// Under the rx lock: what TCP has from here on may be the peer's record, of which the kernel is to
 /// tell though it is less than the program's SO_RCVLOWAT.
-pub(crate) fn hold_low(sock: &Sock) {
+pub(crate) fn hold_low(sock: &Socket) {
     if sock.rcvlowat.load(Ordering::Relaxed) > 1 && !sock.low_held.swap(true, Ordering::Relaxed) {
         set_low(sock, 1);
     }
 }
 
 /// Under the rx lock: what TCP has is the program's again.
-pub(crate) fn release_low(sock: &Sock) {
+pub(crate) fn release_low(sock: &Socket) {
     if sock.low_held.load(Ordering::Relaxed) {
         set_low(sock, sock.rcvlowat.load(Ordering::Relaxed) as c_int);
         // After that: until then what the kernel tells is looked at.
@@ -142,13 +142,13 @@ pub(crate) fn release_low(sock: &Sock) {
 
 /// Under the rx lock: a call is about to sleep that fewer bytes are to wake than the program's
 /// SO_RCVLOWAT, after which alone the kernel tells.
-pub(crate) fn wait_below_low(sock: &Sock) {
+pub(crate) fn wait_below_low(sock: &Socket) {
     sock.low_waits.fetch_add(1, Ordering::Relaxed);
     hold_low(sock);
 }
 
 /// Under the rx lock, after [`wait_below_low`] and the sleep.
-pub(crate) fn waited_below_low(sock: &Sock) {
+pub(crate) fn waited_below_low(sock: &Socket) {
     let waits = sock.low_waits.load(Ordering::Relaxed).saturating_sub(1);
     sock.low_waits.store(waits, Ordering::Relaxed);
     if waits == 0 && !remote::reads_link(sock) {
@@ -156,13 +156,13 @@ pub(crate) fn waited_below_low(sock: &Sock) {
     }
 }
 
-fn set_low(sock: &Sock, low: c_int) {
+fn set_low(sock: &Socket, low: c_int) {
     let fd = sock.fd.load(Ordering::Relaxed);
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &low);
 }
 
 /// Under the rx lock: the program has asked for this SO_RCVLOWAT.
-pub(crate) fn note_low(sock: &'static Sock, fd: c_int, asked: c_int) {
+pub(crate) fn note_low(sock: &'static Socket, fd: c_int, asked: c_int) {
     if sock.low_held.swap(false, Ordering::Relaxed) {
         // The kernel's may have been changed since. (Where it cannot have been a second time would
         // be a second edge.)
@@ -175,7 +175,7 @@ pub(crate) fn note_low(sock: &'static Sock, fd: c_int, asked: c_int) {
 }
 
 /// What the socket has from its listener that a link cannot honour, as far as the kernel tells.
-pub(crate) fn inherited_pin(sock: &Sock) -> Option<Reason> {
+pub(crate) fn inherited_pin(sock: &Socket) -> Option<Reason> {
     if !may_have_options(sock) {
         return None;
     }
@@ -212,7 +212,7 @@ const SIOCOUTQNSD: u64 = 0x894b;
 /// MSG_MORE) for a write that goes to the ring instead, or for bytes that lay in the ring for the
 /// reader to see. Setting TCP_NODELAY does so whatever else is set; what the program wants of it
 /// stands afterwards.
-pub(crate) fn push_out(sock: &Sock, fd: c_int) {
+pub(crate) fn push_out(sock: &Socket, fd: c_int) {
     if sys::ioctl_int(fd, SIOCOUTQNSD) == Ok(0) {
         return;
     }

@@ -1,13 +1,13 @@
 //! What becomes of a stream within the host whose peer was killed: what TCP would have made of it.
 
-use crate::sock::{Sock, State, sock_of};
+use crate::socket::{Socket, State, sock_of};
 use crate::{demote, emulated_reset, tcp, unread_copy};
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_stats::Reason;
 
 /// Why a stream has lost its peer: what keeps it on TCP for good from now on, or the peer's death.
-fn why_lost(sock: &Sock) -> Reason {
+fn why_lost(sock: &Socket) -> Reason {
     match sock.pinned.load(Ordering::Relaxed) {
         pinned if pinned == Reason::PeerHostile as u32 => Reason::PeerHostile,
         _ => Reason::PeerDied,
@@ -16,7 +16,7 @@ fn why_lost(sock: &Sock) -> Reason {
 
 /// The peer of a stream is lost. False: it left bytes of ours unread, and its kernel has not said
 /// yet what became of it; ask again, and at last `finally`.
-pub fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally: bool) -> bool {
+pub fn lose(link: &'static Link, index: u32, sock: &'static Socket, finally: bool) -> bool {
     // Under the lock: the structure may have been put to another use meanwhile.
     let still = || sock_of(link, index).is_some_and(|s| core::ptr::eq(s, sock));
     // One that had ended its writing, or was about to leave, has said so to TCP: that has the end
@@ -56,7 +56,7 @@ pub fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally: bool)
 /// The kernel tells of an end beneath a link within the host, perhaps before this thread hears of
 /// the peer: if that was killed with bytes of ours unread, what TCP would have made of these is
 /// made now, and what is written from now on is TCP's to refuse. Whether it was.
-pub fn end_is_told(sock: &'static Sock) -> bool {
+pub fn end_is_told(sock: &'static Socket) -> bool {
     sock.link().is_some_and(|link| {
         died(sock, is_unended) && lose(link, sock.index.load(Ordering::Relaxed), sock, false)
     })
@@ -64,18 +64,18 @@ pub fn end_is_told(sock: &'static Sock) -> bool {
 
 /// Under no tx lock: does the kernel have an end of the peer's, and has that left bytes of ours
 /// unread without a word? Then it was killed, and TCP would have answered them by a reset.
-pub(crate) fn died_with_unread(sock: &'static Sock) -> bool {
+pub(crate) fn died_with_unread(sock: &'static Socket) -> bool {
     died(sock, left_unread)
 }
 
 /// The same, whatever has been read: what is written from now on TCP would answer by a reset.
-pub(crate) fn died_unended(sock: &'static Sock) -> bool {
+pub(crate) fn died_unended(sock: &'static Socket) -> bool {
     died(sock, is_unended)
 }
 
 /// Under no tx lock: does the kernel have an end of the peer's, and is it so, asked after that, of
 /// what lies on the link?
-fn died(sock: &'static Sock, is_so: impl Fn(&Sock) -> bool) -> bool {
+fn died(sock: &'static Socket, is_so: impl Fn(&Socket) -> bool) -> bool {
     let Ok(_section) = sock.tx.lock.enter() else {
         return false;
     };
@@ -85,7 +85,7 @@ fn died(sock: &'static Sock, is_so: impl Fn(&Sock) -> bool) -> bool {
 /// The kernel has an end of the peer's. If that left bytes of ours unread, and of what it had sent
 /// TCP holds some unread, perhaps with more after it on the link, TCP would have been reset after
 /// that.
-fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
+fn reset_behind_input(sock: &'static Socket, still: impl Fn() -> bool) {
     let Ok(_rx) = sock.rx.lock.enter() else {
         return;
     };
@@ -109,7 +109,7 @@ fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
 }
 
 /// Under the rx lock: the ring has something that is not sealed.
-fn has_input(sock: &'static Sock) -> bool {
+fn has_input(sock: &'static Socket) -> bool {
     sock.rx.dir().is_some_and(|d| {
         let tail = d.tx.tail.read();
         !tail.flagged
@@ -120,19 +120,19 @@ fn has_input(sock: &'static Sock) -> bool {
 
 /// Under the tx lock, or as a guess: the peer has not read all that we wrote, and is
 /// [unended](is_unended).
-fn left_unread(sock: &Sock) -> bool {
+fn left_unread(sock: &Socket) -> bool {
     // Beyond: an offer that was taken, which our writer has not seen yet.
     unended_head(sock).is_some_and(|head| head < sock.tx.at.load(Ordering::Relaxed))
 }
 
 /// Under the tx lock, or as a guess: what we write goes by the link, and the peer has neither
 /// demoted that nor ended its side.
-pub fn is_unended(sock: &Sock) -> bool {
+pub fn is_unended(sock: &Socket) -> bool {
     unended_head(sock).is_some()
 }
 
 /// How far the peer has read, if it is [unended](is_unended).
-fn unended_head(sock: &Sock) -> Option<u64> {
+fn unended_head(sock: &Socket) -> Option<u64> {
     if sock.tx.state() != State::Link {
         return None;
     }

@@ -23,7 +23,7 @@
 //! A direction that is wanted no more, or never was, costs the load of its flag.
 
 use crate::digests::{Hash, Track, Tracks};
-use crate::sock::{Half, Sock, State};
+use crate::socket::{Half, Socket, State};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, mmsghdr, msghdr, off64_t, ssize_t};
 use sluice_fabric::sys;
@@ -37,7 +37,7 @@ pub use proof::{prove, reach, secret, verify};
 
 /// The tracks, and the hash of one, for a call that is counted and alone, where all bytes up to
 /// here were seen.
-fn own_track(sock: &'static Sock, way: Way) -> Option<(&'static Tracks, *mut Hash)> {
+fn own_track(sock: &'static Socket, way: Way) -> Option<(&'static Tracks, *mut Hash)> {
     let half: &Half = match way {
         Way::In => &sock.rx,
         Way::Out => &sock.tx,
@@ -58,7 +58,7 @@ fn own_track(sock: &'static Sock, way: Way) -> Option<(&'static Tracks, *mut Has
 
 /// A call's bytes on their way into a track, which is the call's until it ends.
 struct Feed {
-    sock: &'static Sock,
+    sock: &'static Socket,
     way: Way,
     track: &'static Track,
     hash: &'static mut Hash,
@@ -218,7 +218,7 @@ fn memory_of(way: Way) -> Memory {
 /// # Safety
 /// The arguments are those of a C caller, whose call is counted.
 #[cold]
-pub(crate) unsafe fn look_ahead(sock: &'static Sock, iov: *const iovec, count: usize) -> bool {
+pub(crate) unsafe fn look_ahead(sock: &'static Socket, iov: *const iovec, count: usize) -> bool {
     if memory_of(Way::Out) == Memory::Own || seccomp::may_use_system_calls().is_err() {
         return false;
     }
@@ -231,7 +231,7 @@ pub(crate) unsafe fn look_ahead(sock: &'static Sock, iov: *const iovec, count: u
 /// # Safety
 /// As there.
 #[cold]
-pub(crate) unsafe fn look_ahead_message(sock: &'static Sock, msg: *const msghdr) -> bool {
+pub(crate) unsafe fn look_ahead_message(sock: &'static Socket, msg: *const msghdr) -> bool {
     if memory_of(Way::Out) == Memory::Own || seccomp::may_use_system_calls().is_err() {
         return false;
     }
@@ -246,7 +246,7 @@ pub(crate) unsafe fn look_ahead_message(sock: &'static Sock, msg: *const msghdr)
 
 /// # Safety
 /// As for [`look_ahead`].
-unsafe fn hash_ahead(sock: &'static Sock, iov: *const iovec, count: usize) -> Option<()> {
+unsafe fn hash_ahead(sock: &'static Socket, iov: *const iovec, count: usize) -> Option<()> {
     let (tracks, hash) = own_track(sock, Way::Out)?;
     // SAFETY: this call's, as the hash is.
     let ahead = unsafe { &mut *tracks.ahead.get() };
@@ -324,7 +324,7 @@ fn copy_of<T: Header>(at: *const T) -> Option<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     /// For this socket, whose count it is still in.
-    pub sock: &'static Sock,
+    pub sock: &'static Socket,
     /// This way.
     pub way: Way,
     /// So many, or -1.
@@ -436,19 +436,19 @@ impl Feed {
 /// In the child of a fork, before its counts of calls are cleared: what a call under way moves, and
 /// half of what it has hashed, is the parent's. So nothing is left here; not even freed, since a
 /// handler of that very call may have forked.
-pub fn after_fork(sock: &'static Sock) {
+pub fn after_fork(sock: &'static Socket) {
     if calls_of(sock) != 0 {
         sock.prefix.leave();
     }
 }
 
 /// Calls that may be using the tracks of a socket.
-fn calls_of(sock: &Sock) -> u64 {
+fn calls_of(sock: &Socket) -> u64 {
     sock.rx.in_kernel() + sock.tx.in_kernel()
 }
 
 /// Nothing is to be proved of the socket any more, now or later. Takes both locks for a moment.
-pub fn forget(sock: &'static Sock) {
+pub fn forget(sock: &'static Socket) {
     sock.prefix.end_both();
     if let Ok(_rx) = sock.rx.lock.enter()
         && let Ok(_tx) = sock.tx.lock.enter()
@@ -459,7 +459,7 @@ pub fn forget(sock: &'static Sock) {
 
 /// What `look` finds in the tracks; `None` also where there are none, or in a handler that
 /// interrupted this thread's use of the socket.
-fn with_tracks<R>(sock: &'static Sock, look: impl FnOnce(&Tracks) -> Option<R>) -> Option<R> {
+fn with_tracks<R>(sock: &'static Socket, look: impl FnOnce(&Tracks) -> Option<R>) -> Option<R> {
     let _section = sock.rx.lock.enter().ok()?;
     // SAFETY: one of the locks under which it is freed is held.
     unsafe { sock.prefix.tracks() }.and_then(look)

@@ -1,8 +1,8 @@
 //! Calls on a tracked descriptor that hooks cannot follow: the kernel's socket is to be the only
 //! path.
 
-use super::sock::Sock;
-use crate::sock::watcher::Watcher;
+use super::socket::Socket;
+use crate::socket::watcher::Watcher;
 use crate::unread_copy::awaiting;
 use crate::verdict::{Pass, Verdict};
 use crate::{finish, give_up, remote};
@@ -26,7 +26,7 @@ pub fn used(fd: c_int, reason: Reason, how: Use) {
     let Some(entry) = fd_table::lookup(fd) else {
         return;
     };
-    if let Some(sock) = entry.get::<Sock>() {
+    if let Some(sock) = entry.get::<Socket>() {
         leave(sock, reason, how);
         // What a poll has told of is there for the next reader; and after the program's SHUT_RD the
         // kernel would tell of an end where it has nothing yet.
@@ -45,7 +45,7 @@ pub fn used(fd: c_int, reason: Reason, how: Use) {
 /// Before `splice` to a tracked descriptor; what is to wait for the peer fails where the program
 /// does not.
 pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
-    let Some(sock) = entry.get::<Sock>() else {
+    let Some(sock) = entry.get::<Socket>() else {
         used(fd, Reason::Splice, Use::Any);
         return Verdict::Pass(Pass::NOBODY);
     };
@@ -57,7 +57,7 @@ pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
     Verdict::Pass(Pass::NOBODY)
 }
 
-fn leave(sock: &'static Sock, reason: Reason, how: Use) {
+fn leave(sock: &'static Socket, reason: Reason, how: Use) {
     if give_up::begin(sock, reason) {
         match how {
             Use::Any => finish::blocking(sock, reason),

@@ -6,7 +6,7 @@ use self::look::{Call, Look};
 use crate::emulated_reset::{self, Resetting};
 use crate::io_wait::{IoWait, Waited};
 use crate::prefix::Way;
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use crate::tcp::{self, AtHand, at_hand};
 use crate::unread_copy::{self, Step, awaiting};
 use crate::verdict::{Error, Pass, READ, Verdict};
@@ -26,7 +26,7 @@ use sluice_stats::Reason;
 /// The arguments are those of a C caller.
 #[inline]
 pub unsafe fn recv(
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: c_int,
     iov: *const iovec,
     count: usize,
@@ -48,7 +48,7 @@ pub unsafe fn recv(
 
 /// Is the call the kernel's alone? Touches none of the caller's memory.
 #[inline]
-pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
+pub fn to_kernel(sock: &'static Socket, flags: c_int) -> Option<Pass> {
     if sock.rx.state() == State::Plain && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0 {
         // A wait for what is owed is made where a close meanwhile is seen.
         if sock.rx.owed.load(Ordering::Relaxed) != 0 {
@@ -62,7 +62,7 @@ pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 
 /// Announces a kernel call on the rx half, unless a stream has come up meanwhile.
 #[inline]
-fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
+fn enter_kernel(sock: &'static Socket, flags: c_int) -> Option<Pass> {
     sock.rx.call_begins();
     if sock.rx.state.get_in_order() == State::Plain {
         if flags & libc::MSG_PEEK != 0 {
@@ -80,7 +80,7 @@ fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 
 /// The same for a call that may have waited, and has moved nothing: the kernel knows nothing of
 /// handlers that have run. `None` also where the socket was closed meanwhile: look again.
-fn go_on(sock: &'static Sock, fd: c_int, flags: c_int, io_wait: &mut IoWait) -> Option<Verdict> {
+fn go_on(sock: &'static Socket, fd: c_int, flags: c_int, io_wait: &mut IoWait) -> Option<Verdict> {
     // Looked at first, too: the structure may be another connection's, whose own calls are to be
     // alone on it.
     if io_wait.is_lost() {
@@ -100,7 +100,7 @@ fn go_on(sock: &'static Sock, fd: c_int, flags: c_int, io_wait: &mut IoWait) -> 
 }
 
 #[cold]
-unsafe fn out_of_band(sock: &'static Sock) -> Verdict {
+unsafe fn out_of_band(sock: &'static Socket) -> Verdict {
     if sock.carrier().ends_by_record {
         // The kernel has it apart from the stream; what comes before it may still be on the link.
         remote::hears(sock);
@@ -113,7 +113,7 @@ unsafe fn out_of_band(sock: &'static Sock) -> Verdict {
 }
 
 unsafe fn recv_stream(
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: c_int,
     iov: *const iovec,
     count: usize,
@@ -188,7 +188,7 @@ unsafe fn recv_stream(
 
 /// A receive going on. Its steps answer for the call, or `None`: look again.
 struct Read<'a> {
-    sock: &'static Sock,
+    sock: &'static Socket,
     /// The caller's number, and the one by which the socket is reached now.
     given: c_int,
     fd: c_int,
@@ -509,7 +509,7 @@ impl Read<'_> {
 /// Asked for no byte: `read` returns at once, `recv` waits until there is something to read
 /// (sock_rcvlowat in the kernel: a target of none is a target of one).
 unsafe fn recv_nothing(
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: c_int,
     flags: c_int,
     io_wait: &mut IoWait,
@@ -535,7 +535,7 @@ unsafe fn recv_nothing(
 }
 
 /// The time at which SO_RCVTIMEO runs out, fixed at the first wait of a call.
-fn deadline_of(sock: &Sock, io_wait: &mut IoWait) -> Option<u64> {
+fn deadline_of(sock: &Socket, io_wait: &mut IoWait) -> Option<u64> {
     let timeout = sock.rcv_timeout_ns.load(Ordering::Relaxed);
     if timeout != 0 && io_wait.deadline == 0 {
         io_wait.deadline = sys::now_ns().saturating_add(timeout);
@@ -544,14 +544,14 @@ fn deadline_of(sock: &Sock, io_wait: &mut IoWait) -> Option<u64> {
 }
 
 /// Which handlers end a call that would wait now.
-fn ends(sock: &Sock, io_wait: &mut IoWait) -> Ends {
+fn ends(sock: &Socket, io_wait: &mut IoWait) -> Ends {
     deadline_of(sock, io_wait);
     io_wait.ends()
 }
 
 /// Off the link the limit is the kernel's, and may have been set since this end left it, be it by a
 /// relative.
-pub(super) fn note_limit(sock: &'static Sock, fd: c_int, io_wait: &IoWait) {
+pub(super) fn note_limit(sock: &'static Socket, fd: c_int, io_wait: &IoWait) {
     if io_wait.deadline == 0
         && let Ok(_section) = sock.rx.lock.enter()
     {
@@ -562,7 +562,7 @@ pub(super) fn note_limit(sock: &'static Sock, fd: c_int, io_wait: &IoWait) {
 /// Bytes were read from TCP. Where what this end writes goes by the link no answer acknowledges
 /// them.
 #[inline]
-pub(crate) fn came_by_tcp(sock: &Sock) {
+pub(crate) fn came_by_tcp(sock: &Socket) {
     after_tcp::is_answered(sock);
     if sock.tx.state() == State::Link {
         tcp::acknowledge(sock.fd.load(Ordering::Relaxed));
@@ -580,7 +580,7 @@ enum Rest {
 
 /// Under the rx lock, off the link: what TCP has now for a call that began on it.
 unsafe fn rest_from_kernel(
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: c_int,
     cursor: &mut Cursor,
     flags: c_int,

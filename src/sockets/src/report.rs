@@ -1,6 +1,6 @@
 //! `SLUICE_REPORT=PATH`: one line per finished connection, for tests and for the curious.
 
-use crate::sock::{self, Sock};
+use crate::socket::{self, Socket};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::Guarded;
@@ -27,7 +27,7 @@ pub fn release() {
 /// After a fork, in the child: what it has inherited gets a line of its own. What another thread of
 /// the parent is closing gets none, since that thread is not here.
 pub fn after_fork() {
-    sock::for_every(|sock| {
+    socket::for_every(|sock| {
         let is_closing = sock.fds.load(Ordering::Relaxed) == 0;
         sock.reported.store(is_closing, Ordering::Relaxed);
     });
@@ -37,13 +37,13 @@ pub fn after_fork() {
 /// other threads are closing, whose peers may have seen the end before.
 pub fn process_ends() {
     if sluice_runtime::config::config().report.is_some() {
-        sock::for_every(finished);
+        socket::for_every(finished);
     }
 }
 
 /// The connection is over, or the process is: appends its line. Once for each connection and
 /// process; when this returns it is written.
-pub fn finished(sock: &Sock) {
+pub fn finished(sock: &Socket) {
     let Some(path) = sluice_runtime::config::config().report.as_deref() else {
         return;
     };
@@ -101,7 +101,7 @@ pub fn finished(sock: &Sock) {
 
 /// The connection stands, or is about to lose a half: its addresses are asked for if there will be
 /// a line, since the kernel knows no peer of a connection whose both ends are over.
-pub fn named(sock: &Sock) {
+pub fn named(sock: &Socket) {
     let conn = sock.conn();
     if sluice_runtime::config::config().report.is_none() || conn.family().is_some() {
         return;
@@ -121,7 +121,7 @@ pub fn named(sock: &Sock) {
 
 /// Asks for the addresses of a connection on which nothing was tried; its descriptor is open still,
 /// or known to be gone. False: there was no connection.
-fn describe(sock: &Sock) -> bool {
+fn describe(sock: &Socket) -> bool {
     let conn = sock.conn();
     let Some(role) = conn.role() else {
         return false;

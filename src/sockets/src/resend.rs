@@ -1,7 +1,7 @@
 //! What the reader of a demoted stream did not take is sent again by TCP.
 
 use crate::remote::{self, Before};
-use crate::sock::{Event, SETS, Sock, State};
+use crate::socket::{Event, SETS, Socket, State};
 use crate::{after_tcp, jobs, leave, options, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
@@ -21,7 +21,7 @@ pub enum Resent {
 }
 
 /// A re-send for which TCP has no room is the control thread's to go on with.
-pub fn goes_on(sock: &'static Sock, resent: Resent) -> Resent {
+pub fn goes_on(sock: &'static Socket, resent: Resent) -> Resent {
     if resent == Resent::NoRoom {
         jobs::watch_room(sock);
     }
@@ -29,7 +29,7 @@ pub fn goes_on(sock: &'static Sock, resent: Resent) -> Resent {
 }
 
 /// Under the tx lock, in state Resending: sends as much as TCP takes now.
-pub fn now(sock: &'static Sock) -> Resent {
+pub fn now(sock: &'static Socket) -> Resent {
     let (Some(family), Some(_)) = (sock.family(), sock.tx.dir()) else {
         return finish_resend(sock);
     };
@@ -90,7 +90,7 @@ pub fn now(sock: &'static Sock) -> Resent {
 }
 
 /// Under the tx lock: to another host, what the link was given from `from` on goes by TCP.
-fn begin_resend(sock: &'static Sock, from: u64) {
+fn begin_resend(sock: &'static Socket, from: u64) {
     if sock.begun.swap(true, Ordering::Relaxed) {
         return;
     }
@@ -104,7 +104,7 @@ fn begin_resend(sock: &'static Sock, from: u64) {
     }
 }
 
-fn finish_resend(sock: &'static Sock) -> Resent {
+fn finish_resend(sock: &'static Socket) -> Resent {
     sock.staged.unstage(sock.fd.load(Ordering::Relaxed));
     let end = || {
         if sock.shut.load(Ordering::SeqCst) {
@@ -139,7 +139,7 @@ fn finish_resend(sock: &'static Sock) -> Resent {
 
 /// What TCP takes of a re-send, if there is one. `Lost`: also in a handler that interrupted a send
 /// of the same socket.
-pub(crate) fn resend_now(sock: &'static Sock) -> Resent {
+pub(crate) fn resend_now(sock: &'static Socket) -> Resent {
     let Ok(_section) = sock.tx.lock.enter() else {
         return Resent::Lost;
     };
@@ -151,7 +151,7 @@ pub(crate) fn resend_now(sock: &'static Sock) -> Resent {
 }
 
 /// Under the tx lock: bytes of a connection that lingers are lost. It ends by a reset.
-pub(crate) fn lose_rest(sock: &'static Sock) {
+pub(crate) fn lose_rest(sock: &'static Socket) {
     sys::set_linger(sock.fd.load(Ordering::Relaxed), Some(0));
     if sock.tx.state() == State::Resending {
         finish_resend(sock);
@@ -159,7 +159,7 @@ pub(crate) fn lose_rest(sock: &'static Sock) {
 }
 
 /// What is left of a re-send is not sent: the connection is to be reset, or nobody can read it.
-pub(crate) fn abandon_rest(sock: &'static Sock) {
+pub(crate) fn abandon_rest(sock: &'static Socket) {
     if sock.tx.state() == State::Resending
         && let Ok(_section) = sock.tx.lock.enter()
         && sock.tx.state() == State::Resending

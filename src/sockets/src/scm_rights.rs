@@ -1,6 +1,6 @@
 //! Descriptors that travel over Unix sockets (SCM_RIGHTS).
 
-use crate::sock::Sock;
+use crate::socket::Socket;
 use crate::{descriptors, options};
 use libc::msghdr;
 use sluice_runtime::caller;
@@ -56,7 +56,7 @@ pub unsafe fn leaving(msg: *const msghdr) {
             if entry == Some(Entry::LISTENER) {
                 options::shares_listeners();
             }
-            let sock = entry.and_then(Entry::get::<Sock>);
+            let sock = entry.and_then(Entry::get::<Socket>);
             if let Some(family) = sock.and_then(|sock| sock.family()) {
                 family.share_for_good();
             }

@@ -13,7 +13,7 @@ use crate::io_wait::IoWait;
 use crate::io_wait::Waited;
 use crate::prefix::{self, Moved, Way};
 use crate::resend::{self, Resent};
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use crate::trigger::LARGE;
 use crate::unread_copy::awaiting;
 use crate::upgrade::{self, Switch};
@@ -60,7 +60,7 @@ pub(super) enum Room {
 /// The arguments are those of a C caller.
 #[inline]
 pub unsafe fn send(
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: c_int,
     iov: *const iovec,
     count: usize,
@@ -90,7 +90,7 @@ const LONG_PIECE: usize = 1 << 20;
 /// # Safety
 /// The arguments are those of a C caller, whose array is there.
 #[inline]
-pub unsafe fn is_large(sock: &Sock, iov: *const iovec, count: usize, flags: c_int) -> bool {
+pub unsafe fn is_large(sock: &Socket, iov: *const iovec, count: usize, flags: c_int) -> bool {
     if !may_be_large(sock, flags) || count > iov::MAX {
         return false;
     }
@@ -101,7 +101,7 @@ pub unsafe fn is_large(sock: &Sock, iov: *const iovec, count: usize, flags: c_in
 
 /// May the connection leave TCP amid a call with these flags?
 #[inline]
-pub fn may_be_large(sock: &Sock, flags: c_int) -> bool {
+pub fn may_be_large(sock: &Socket, flags: c_int) -> bool {
     let whole = libc::MSG_OOB | libc::MSG_EOR | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY;
     sock.next_try.load(Ordering::Relaxed) != u64::MAX
         && sock.pinned.load(Ordering::Relaxed) == 0
@@ -110,7 +110,7 @@ pub fn may_be_large(sock: &Sock, flags: c_int) -> bool {
 
 /// Is the call the kernel's alone? Touches none of the caller's memory.
 #[inline]
-pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
+pub fn to_kernel(sock: &'static Socket, flags: c_int) -> Option<Pass> {
     if sock.tx.state() == State::Plain && flags & libc::MSG_OOB == 0 {
         enter_kernel(sock)
     } else {
@@ -119,7 +119,7 @@ pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 }
 
 #[inline]
-fn enter_kernel(sock: &'static Sock) -> Option<Pass> {
+fn enter_kernel(sock: &'static Socket) -> Option<Pass> {
     sock.tx.call_begins();
     if sock.tx.state.get_in_order() == State::Plain {
         after_tcp::acts_on(sock);
@@ -130,7 +130,7 @@ fn enter_kernel(sock: &'static Sock) -> Option<Pass> {
 }
 
 unsafe fn send_stream(
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: c_int,
     iov: *const iovec,
     count: usize,
@@ -205,7 +205,7 @@ unsafe fn send_stream(
 }
 
 #[cold]
-fn out_of_band(sock: &'static Sock, fd: c_int, flags: c_int) -> Verdict {
+fn out_of_band(sock: &'static Socket, fd: c_int, flags: c_int) -> Verdict {
     if let Err(e) = give_up::before_write(sock, fd, flags, Reason::MsgOob) {
         return Verdict::Failed(e);
     }
@@ -346,7 +346,7 @@ impl Write {
     }
 }
 
-fn finish(sock: &'static Sock, done: usize) -> Verdict {
+fn finish(sock: &'static Socket, done: usize) -> Verdict {
     if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
         trigger::crossed(sock, false);
     }
@@ -426,7 +426,7 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
 
 /// TCP has taken `n` bytes of a call that was counted; `note` keeps them where the socket's are
 /// kept.
-fn call_by_tcp_ends(sock: &'static Sock, n: usize, note: impl FnOnce(Moved)) {
+fn call_by_tcp_ends(sock: &'static Socket, n: usize, note: impl FnOnce(Moved)) {
     if sock.prefix.wants(Way::Out) {
         note(Moved {
             sock,
@@ -441,7 +441,7 @@ fn call_by_tcp_ends(sock: &'static Sock, n: usize, note: impl FnOnce(Moved)) {
 
 /// Under the tx lock: where may bytes go, and how many of `left`?
 #[inline]
-pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
+pub(super) fn look(sock: &'static Socket, left: usize) -> Room {
     if sock.tx.state() != State::Link {
         return look_off_link(sock);
     }
@@ -508,7 +508,7 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
 }
 
 #[cold]
-fn look_off_link(sock: &'static Sock) -> Room {
+fn look_off_link(sock: &'static Socket) -> Room {
     match sock.tx.state() {
         State::Proved => {
             let sealed = sock
@@ -546,7 +546,7 @@ fn look_off_link(sock: &'static Sock) -> Room {
 
 /// Under the tx lock: publishes `n` bytes written at `at`. False: sealed, they are not on the link.
 #[inline]
-pub fn publish(sock: &'static Sock, at: u64, n: usize) -> bool {
+pub fn publish(sock: &'static Socket, at: u64, n: usize) -> bool {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return false;
     };
@@ -583,7 +583,7 @@ pub fn publish(sock: &'static Sock, at: u64, n: usize) -> bool {
 /// now on, to `to` in the ring by now, must meet its kernel, which answers by a reset, and is never
 /// seen in the ring.
 #[cold]
-fn refused(sock: &'static Sock, to: u64) {
+fn refused(sock: &'static Socket, to: u64) {
     let at = sock.tx.at.swap(to, Ordering::Relaxed);
     let linked = sock.tx.linked.load(Ordering::Relaxed);
     sock.tx.linked.store(linked + (to - at), Ordering::Relaxed);

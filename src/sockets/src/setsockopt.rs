@@ -2,7 +2,7 @@
 //! reason for TCP where it cannot.
 
 use crate::options::{self, AT_ONCE, name, note, note_low, note_tells_unread, pins};
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use crate::unread_copy::{self, awaiting};
 use crate::{demote, events, give_up};
 use core::sync::atomic::Ordering;
@@ -128,7 +128,7 @@ pub fn sets(asked: &Asked) {
 }
 
 /// Before the real `setsockopt`.
-pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
+pub fn before_set(sock: &'static Socket, fd: c_int, asked: Asked) {
     let (level, option) = (asked.level, asked.option);
     if let Some(reason) = asked.pins(fd) {
         match (reason, option) {
@@ -195,14 +195,14 @@ pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
 }
 
 /// The kernel has the program's own SO_LINGER again.
-fn own_linger(sock: &'static Sock) {
+fn own_linger(sock: &'static Socket) {
     if let Ok(_section) = sock.tx.lock.enter() {
         sock.staged.unstage(sock.fd.load(Ordering::Relaxed));
     }
 }
 
 /// Before the real `getsockopt`.
-pub fn before_get(sock: &'static Sock, level: c_int, option: c_int) {
+pub fn before_get(sock: &'static Socket, level: c_int, option: c_int) {
     if (level, option) == (libc::SOL_SOCKET, libc::SO_LINGER) {
         own_linger(sock);
     }
@@ -215,7 +215,7 @@ pub fn before_get(sock: &'static Sock, level: c_int, option: c_int) {
 
 /// What `getsockopt` is to say where the kernel has another value than the program has set. Asked
 /// before and after it: one is right.
-pub fn own_value(sock: &Sock, level: c_int, option: c_int) -> Option<c_int> {
+pub fn own_value(sock: &Socket, level: c_int, option: c_int) -> Option<c_int> {
     let low = (level, option) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
     let held = low && sock.low_held.load(Ordering::Acquire);
     held.then(|| sock.rcvlowat.load(Ordering::Relaxed) as c_int)
@@ -226,7 +226,7 @@ pub fn own_value(sock: &Sock, level: c_int, option: c_int) -> Option<c_int> {
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn after_set(
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: c_int,
     level: c_int,
     option: c_int,

@@ -6,7 +6,7 @@
     reason = "what a test needs and has not is its failure"
 )]
 
-use crate::sock::{self, Sock, State, role};
+use crate::socket::{self, Socket, State, role};
 use crate::{descriptors, work};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ pub fn link() -> (&'static Link, &'static Link, u32) {
 /// finds nothing to do.
 pub fn stream(a: &'static Link, b: &'static Link) -> u32 {
     // SAFETY: zeroes are a new structure, as in the pool.
-    let nobody: Box<Sock> = unsafe { Box::new(MaybeUninit::zeroed().assume_init()) };
+    let nobody: Box<Socket> = unsafe { Box::new(MaybeUninit::zeroed().assume_init()) };
     let owner = core::ptr::from_ref(Box::leak(nobody)).addr();
     let index = a.give_stream(64 << 10, owner).unwrap();
     assert!(b.join_stream(index, 64 << 10, owner));
@@ -50,8 +50,8 @@ pub fn directions(link: &'static Link, index: u32) -> &'static [Direction; 2] {
 }
 
 /// A socket of side 0 that writes to the link.
-pub fn writer(a: &'static Link, b: &'static Link, index: u32) -> &'static Sock {
-    let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+pub fn writer(a: &'static Link, b: &'static Link, index: u32) -> &'static Socket {
+    let sock = socket::alloc(-1, role::CONNECTING).unwrap();
     let lent = b.lent_for(index).unwrap();
     let ring = a.arena().unwrap().ring(1, lent.at, lent.len).unwrap();
     sock.set_stream(a, index);
@@ -124,7 +124,7 @@ fn serve(set: i32) {
         let got = unsafe { sys::epoll_wait(set, to, 8, wait.as_ref(), none) };
         for event in events.iter().take(got.unwrap_or(0)) {
             if event.u64 & control_thread::KINDS == control_thread::SOCK {
-                let sock = (event.u64 & !control_thread::KINDS) as *const Sock;
+                let sock = (event.u64 & !control_thread::KINDS) as *const Socket;
                 // SAFETY: only addresses of type-stable, never freed structures are watched.
                 work::on_tcp(unsafe { &*sock }, event.events);
             }

@@ -4,7 +4,7 @@
 //! Ends that have no link yet meet only if they look at the same time, so they do so at the same
 //! offsets of the stream. Ends that may have one ask over it at any offset.
 
-use super::sock::{Sock, State, role};
+use super::socket::{Socket, State, role};
 use crate::meeting::{self, Effort};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +45,7 @@ const LOOKS: u64 = UPGRADE / 8;
 pub(crate) const LARGE: usize = 3 << 19;
 
 /// A connection that may leave TCP is opened.
-pub fn begin(sock: &Sock) {
+pub fn begin(sock: &Socket) {
     sock.next_try.store(first_try(), Ordering::Relaxed);
 }
 
@@ -78,7 +78,7 @@ fn on_grid(offset: u64) -> u64 {
 }
 
 /// What the connection has paid TCP so far, see [`CALL`].
-fn paid(sock: &Sock) -> u64 {
+fn paid(sock: &Socket) -> u64 {
     let [rx, tx] = [&sock.rx, &sock.tx].map(|half| u64::from(half.moves.load(Ordering::Relaxed)));
     sock.offset() + (rx + tx) * CALL + 2 * rx.min(tx) * TURN
 }
@@ -89,7 +89,7 @@ const PLANNED: u64 = u64::MAX - 1;
 /// The call that crossed `next_try`, and that has read or written, is over: tries, and sets the
 /// next offset.
 #[cold]
-pub fn crossed(sock: &'static Sock, has_read: bool) {
+pub fn crossed(sock: &'static Socket, has_read: bool) {
     let at = sock.next_try.load(Ordering::Relaxed);
     let offset = sock.offset();
     if at == u64::MAX || offset < at {
@@ -114,7 +114,7 @@ pub fn crossed(sock: &'static Sock, has_read: bool) {
 }
 
 /// The offset of the next try, and what is done at this one.
-fn plan(sock: &Sock, at: u64, offset: u64, has_read: bool) -> (u64, Option<Effort>) {
+fn plan(sock: &Socket, at: u64, offset: u64, has_read: bool) -> (u64, Option<Effort>) {
     let step = sock.retry_step.load(Ordering::Relaxed);
     if step != 0 {
         let wider = (step * 2).min(STEP_MAX.max(step));
@@ -156,7 +156,7 @@ fn plan(sock: &Sock, at: u64, offset: u64, has_read: bool) -> (u64, Option<Effor
 /// for the other end before, at whatever offset, once for a connection. The other end comes to the
 /// name, since it looks at the next offset of the grid.
 #[cold]
-pub(crate) fn before_large(sock: &'static Sock, bytes: usize) {
+pub(crate) fn before_large(sock: &'static Socket, bytes: usize) {
     let ahead = bytes as u64;
     let is_due = match config().upgrade {
         Upgrade::Auto => paid(sock) + ahead >= LARGE as u64,
@@ -191,7 +191,7 @@ pub struct Patience {
 /// Between two pieces of such a call. While the two ends meet the next piece waits: what TCP has by
 /// then has to be read by way of TCP, too.
 #[cold]
-pub fn amid(sock: &'static Sock, patience: &mut Patience) {
+pub fn amid(sock: &'static Socket, patience: &mut Patience) {
     if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
         crossed(sock, false);
     }
@@ -210,7 +210,7 @@ pub fn amid(sock: &'static Sock, patience: &mut Patience) {
 }
 
 /// The other end is not accepted yet, or has not said anything: looks for it when it has.
-pub fn when_answered(sock: &Sock) {
+pub fn when_answered(sock: &Socket) {
     if sock.rx.kernel_bytes() == 0 {
         sock.is_early.store(true, Ordering::Release);
         soon(sock);
@@ -219,13 +219,13 @@ pub fn when_answered(sock: &Sock) {
 
 /// The other end asks for this one, which has not moved a byte here, so that it may be a
 /// relative's: answers with its first byte.
-pub fn when_used(sock: &Sock) {
+pub fn when_used(sock: &Socket) {
     sock.is_asked_for.store(true, Ordering::Release);
     soon(sock);
 }
 
 /// The next call that moves a byte tries.
-fn soon(sock: &Sock) {
+fn soon(sock: &Socket) {
     let next = sock.offset() + 1;
     let sooner = |at: u64| (at != u64::MAX).then_some(at.min(next));
     let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -234,7 +234,7 @@ fn soon(sock: &Sock) {
 
 /// A link has come up: each connection that would have asked over it asks with its next call.
 pub fn new_link() {
-    super::sock::for_all(|sock| {
+    super::socket::for_all(|sock| {
         sock.has_asked.store(false, Ordering::Relaxed);
         if sock.link().is_none() && sock.retry_step.load(Ordering::Relaxed) == 0 {
             soon(sock);
@@ -244,7 +244,7 @@ pub fn new_link() {
 
 /// The other end will not leave TCP: this one seldom looks for it from now on, also amid a large
 /// write, which waits for it each time.
-pub fn put_off(sock: &Sock) {
+pub fn put_off(sock: &Socket) {
     let next = sock.offset() + REFUSED_STEP;
     let later = |at: u64| (at < PLANNED).then_some(at.max(next));
     let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -253,7 +253,7 @@ pub fn put_off(sock: &Sock) {
 
 /// After a demotion: when to try again. The ends need not agree: both know the link by which they
 /// meet, and the end that is asked over it grants at once.
-pub(crate) fn rearm(sock: &'static Sock) {
+pub(crate) fn rearm(sock: &'static Socket) {
     if sock.pinned.load(Ordering::Relaxed) != 0 || config().upgrade == Upgrade::Off {
         return;
     }
@@ -315,26 +315,26 @@ fn kind(is_accepted: bool, local: SocketAddr, peer: SocketAddr) -> u64 {
     1 << (mixed >> 58)
 }
 
-fn kind_of(sock: &Sock) -> Option<u64> {
+fn kind_of(sock: &Socket) -> Option<u64> {
     let is_accepted = sock.role.load(Ordering::Relaxed) == role::ACCEPTED;
     let conn = sock.conn();
     Some(kind(is_accepted, conn.local()?, conn.peer()?))
 }
 
 /// Is the connection's kind among these?
-fn is_among(kinds: &AtomicU64, sock: &Sock) -> bool {
+fn is_among(kinds: &AtomicU64, sock: &Socket) -> bool {
     kind_of(sock).is_some_and(|kind| kinds.load(Ordering::Relaxed) & kind != 0)
 }
 
 /// Did the last connection of its kind look in vain?
-fn has_kind_failed(sock: &Sock) -> bool {
+fn has_kind_failed(sock: &Socket) -> bool {
     is_among(&FAILED, sock)
 }
 
 /// Will the connection within this host, whose ends are described, ask for its other end by a link?
 /// Not an accepted one that has moved much: its kind are all clients of the host, and one that came
 /// without a link may have bound a name before a large write.
-pub fn will_ask(sock: &Sock) -> bool {
+pub fn will_ask(sock: &Socket) -> bool {
     let is_accepted = sock.role.load(Ordering::Relaxed) == role::ACCEPTED;
     meeting::has_links()
         && config().upgrade == Upgrade::Auto
@@ -344,7 +344,7 @@ pub fn will_ask(sock: &Sock) -> bool {
 
 /// May the connection, whose ends are described, try with this effort? Those of a program whose
 /// user wants them off TCP at once, or at some offset, may.
-pub fn may_spend(sock: &Sock, effort: Effort) -> bool {
+pub fn may_spend(sock: &Socket, effort: Effort) -> bool {
     if config().upgrade != Upgrade::Auto {
         return true;
     }
@@ -357,26 +357,26 @@ pub fn may_spend(sock: &Sock, effort: Effort) -> bool {
 }
 
 /// The connection has met its other end: what that has cost was not in vain.
-pub fn has_met(sock: &Sock) {
+pub fn has_met(sock: &Socket) {
     BUDGET.give_back(IN_VAIN, Effort::Name.price());
     note(sock, &MET, &FAILED);
 }
 
 /// The connection has looked for its other end in vain.
-pub fn has_failed(sock: &Sock) {
+pub fn has_failed(sock: &Socket) {
     note(sock, &FAILED, &MET);
 }
 
 /// No process with which this one has a link holds the other end: the next of its kind may have to
 /// come to a name.
-pub fn has_asked_in_vain(sock: &Sock) {
+pub fn has_asked_in_vain(sock: &Socket) {
     if let Some(kind) = kind_of(sock) {
         MET.fetch_and(!kind, Ordering::Relaxed);
     }
 }
 
 /// The connection's kind is among these from now on, and not among those.
-fn note(sock: &Sock, these: &AtomicU64, those: &AtomicU64) {
+fn note(sock: &Socket, these: &AtomicU64, those: &AtomicU64) {
     let Some(kind) = kind_of(sock) else { return };
     // Others read the words all the time: only what is new is written.
     if these.load(Ordering::Relaxed) & kind == 0 {
@@ -390,12 +390,12 @@ fn note(sock: &Sock, these: &AtomicU64, those: &AtomicU64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sock;
+    use crate::socket;
     use std::sync::Mutex;
 
     /// A socket that has moved so many bytes in so many calls of each direction.
-    fn moved(bytes: u64, [rx, tx]: [u32; 2]) -> &'static Sock {
-        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+    fn moved(bytes: u64, [rx, tx]: [u32; 2]) -> &'static Socket {
+        let sock = socket::alloc(-1, role::CONNECTING).unwrap();
         begin(sock);
         sock.tx.add_kernel_bytes(bytes);
         sock.rx.moves.store(rx, Ordering::Relaxed);
@@ -424,7 +424,7 @@ mod tests {
     fn planned(bytes: u64, calls: [u32; 2], at: u64) -> (u64, Option<Effort>) {
         let sock = moved(bytes, calls);
         let plan = plan(sock, at, bytes, false);
-        sock::free(sock);
+        socket::free(sock);
         plan
     }
 
@@ -452,7 +452,7 @@ mod tests {
             let sock = moved(500, [16, 16]);
             sock.has_asked.store(true, Ordering::Relaxed);
             assert_eq!(plan(sock, 499, 500, false), (1024, None));
-            sock::free(sock);
+            socket::free(sock);
         });
     }
 
@@ -467,7 +467,7 @@ mod tests {
             assert_eq!(plan(sock, 3001, 3100, false), (3101, None));
             assert_eq!(plan(sock, 3101, 3100, true), (4096, Some(Effort::Name)));
             assert_eq!(plan(sock, 3101, 3100, true), (4096, None));
-            sock::free(sock);
+            socket::free(sock);
         });
     }
 
@@ -479,12 +479,12 @@ mod tests {
             assert_eq!(sock.next_try.load(Ordering::Relaxed), 1);
             assert_eq!(plan(sock, 1, 5, true), (1024, Some(Effort::Answer)));
             assert_eq!(plan(sock, 1024, 1030, true), (2048, None));
-            sock::free(sock);
+            socket::free(sock);
         });
     }
 
     /// A connection of this process to this port.
-    fn to(port: u16) -> &'static Sock {
+    fn to(port: u16) -> &'static Socket {
         let sock = moved(0, [0, 0]);
         let [local, peer] = [1, port].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let role = sluice_stats::Role::Connecting;
@@ -505,7 +505,7 @@ mod tests {
             assert!(!with_links(1, || will_ask(sock)));
         }
         for sock in [sock, other] {
-            sock::free(sock);
+            socket::free(sock);
         }
     }
 
@@ -531,7 +531,7 @@ mod tests {
         assert!(may_spend(plain, Effort::Name), "what it had spent");
         assert!(!may_spend(plain, Effort::Name));
         for sock in [plain, other] {
-            sock::free(sock);
+            socket::free(sock);
         }
         BUDGET.fill();
         for kinds in [&FAILED, &MET] {

@@ -10,7 +10,7 @@
 //! What is to be looked after is left for it without a lock and without memory: the writer may be a
 //! signal handler that has interrupted malloc.
 
-use crate::sock::{Sock, Stack, State};
+use crate::socket::{Socket, Stack, State};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_fabric::shm::{self, Cooled, Link};
 use sluice_fabric::sys;
@@ -42,7 +42,7 @@ const PAGE: u64 = 4096;
 /// A ring that may have pages, with its writer.
 #[derive(Debug)]
 struct Written {
-    sock: &'static Sock,
+    sock: &'static Socket,
     generation: u32,
     /// Offset at which it began to have pages.
     from: u64,
@@ -83,7 +83,7 @@ fn arm(due: u64) {
 
 /// Under the tx lock: the ring of `sock`, which had no pages, has been written to at `at`.
 #[cold]
-pub fn note(sock: &'static Sock, at: u64) {
+pub fn note(sock: &'static Socket, at: u64) {
     sock.tx.resident.store(true, Ordering::Relaxed);
     if !sock.link().is_some_and(Link::can_discard) || !control_thread::is_running() {
         // Never to be trimmed.
@@ -261,7 +261,7 @@ fn found(entry: &Written, now: u64) -> Found {
 }
 
 /// Under the tx lock, on the link: gives the pages of the ring back if nothing in it is unread.
-fn trim(sock: &'static Sock, silent_at: u64) -> Found {
+fn trim(sock: &'static Socket, silent_at: u64) -> Found {
     let (Some(dir), Some(ring)) = (sock.tx.dir(), sock.tx.ring()) else {
         return Found::Over;
     };
@@ -313,7 +313,7 @@ mod tests {
     use sluice_fabric::words;
 
     /// As `send` does under the tx lock: bytes into the ring, then the tail.
-    fn write(sock: &'static Sock, bytes: &[u8]) {
+    fn write(sock: &'static Socket, bytes: &[u8]) {
         let _section = sock.tx.lock.enter().unwrap();
         let at = sock.tx.at.load(Ordering::Relaxed);
         let ring = sock.tx.ring().unwrap();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     /// What the reader finds, taken or left there.
-    fn read(sock: &'static Sock, take: bool) -> Vec<u8> {
+    fn read(sock: &'static Socket, take: bool) -> Vec<u8> {
         let (dir, ring) = (sock.tx.dir().unwrap(), sock.tx.ring().unwrap());
         let (head, tail) = (dir.rx.head.read(), dir.tx.tail.read());
         let mut bytes = vec![0; (tail.offset - head.offset) as usize];
@@ -339,7 +339,7 @@ mod tests {
     }
 
     /// The first byte of each page of the ring: zero where it has been given back.
-    fn first_bytes(sock: &'static Sock) -> Vec<u8> {
+    fn first_bytes(sock: &'static Socket) -> Vec<u8> {
         let ring = sock.tx.ring().unwrap();
         let mut bytes = vec![0; ring.len() as usize];
         // SAFETY: as long as the ring.
@@ -347,7 +347,7 @@ mod tests {
         bytes.iter().step_by(PAGE as usize).copied().collect()
     }
 
-    fn entry(sock: &'static Sock, since: u64) -> Written {
+    fn entry(sock: &'static Socket, since: u64) -> Written {
         Written {
             sock,
             generation: sock.generation.load(Ordering::Acquire),
@@ -359,7 +359,7 @@ mod tests {
         }
     }
 
-    fn writer() -> &'static Sock {
+    fn writer() -> &'static Socket {
         let (a, b, index) = testing::link();
         let sock = testing::writer(a, b, index);
         write(sock, &[7; 50_000]);

@@ -2,7 +2,7 @@
 //! for it.
 
 pub use crate::digests::Way;
-use crate::sock::Sock;
+use crate::socket::Socket;
 use libc::{c_int, iovec, mmsghdr, msghdr, off64_t, ssize_t};
 
 /// Nothing to ask for.
@@ -10,13 +10,13 @@ use libc::{c_int, iovec, mmsghdr, msghdr, off64_t, ssize_t};
 pub fn init() {}
 /// Nothing is kept.
 #[inline(always)]
-pub fn after_fork(_: &'static Sock) {}
+pub fn after_fork(_: &'static Socket) {}
 /// See `prefix.rs`.
 #[derive(Clone, Copy, Debug)]
 #[allow(dead_code, reason = "nobody looks at it here")]
 pub struct Moved {
     /// See `prefix.rs`.
-    pub sock: &'static Sock,
+    pub sock: &'static Socket,
     /// See `prefix.rs`.
     pub way: Way,
     /// See `prefix.rs`.
@@ -29,14 +29,14 @@ pub struct Moved {
 /// # Safety
 /// None needed.
 #[inline(always)]
-pub(crate) unsafe fn look_ahead(_: &'static Sock, _: *const iovec, _: usize) -> bool {
+pub(crate) unsafe fn look_ahead(_: &'static Socket, _: *const iovec, _: usize) -> bool {
     false
 }
 /// Not called.
 /// # Safety
 /// None needed.
 #[inline(always)]
-pub(crate) unsafe fn look_ahead_message(_: &'static Sock, _: *const msghdr) -> bool {
+pub(crate) unsafe fn look_ahead_message(_: &'static Socket, _: *const msghdr) -> bool {
     false
 }
 /// Not called.
@@ -62,4 +62,4 @@ pub(crate) unsafe fn moved_file(_: Moved, _: c_int, _: *const off64_t) {}
 
 /// Nothing is kept.
 #[inline(always)]
-pub fn forget(_: &'static Sock) {}
+pub fn forget(_: &'static Socket) {}

@@ -21,7 +21,7 @@ pub mod store;
 pub use self::owed::{SOME, is_any_owed, owed_ns, owes};
 
 use crate::fork_shared::{Family, Unread};
-use crate::sock::{Event, Sock, State, half};
+use crate::socket::{Event, Socket, State, half};
 use crate::tcp;
 use crate::tcp::{AtHand, at_hand};
 use core::sync::atomic::Ordering;
@@ -48,7 +48,7 @@ pub enum Step {
 /// Under the rx lock, of a connection that is about to be reset as its peer's kernel would have
 /// done it: may what TCP holds unread become the copy? It must not be readable by a call in the
 /// kernel, nor by others.
-pub(crate) fn may_keep_of_tcp(sock: &'static Sock) -> bool {
+pub(crate) fn may_keep_of_tcp(sock: &'static Socket) -> bool {
     let shared = sock.family().is_none_or(|f| f.is_shared(process::pid()));
     !shared && !sock.unread_copy.are_kept() && sock.rx.in_kernel() == 0
 }
@@ -56,7 +56,7 @@ pub(crate) fn may_keep_of_tcp(sock: &'static Sock) -> bool {
 /// The same lock, after [`may_keep_of_tcp`] and the stream, what lay unread in which is the copy
 /// by now: what TCP holds unread, which a reset made here would drop, goes in front of it. False: a
 /// call has gone to the kernel meanwhile, or there is no memory.
-pub(crate) fn keep_of_tcp(sock: &'static Sock) -> bool {
+pub(crate) fn keep_of_tcp(sock: &'static Socket) -> bool {
     // A thread that comes from here on waits for the lock, and finds what is owed then: the kernel
     // would tell of the end at once.
     sock.rx.state.on(Event::ResetBegins);
@@ -80,7 +80,7 @@ pub(crate) fn keep_of_tcp(sock: &'static Sock) -> bool {
 /// # Safety
 /// The caller's buffers.
 pub unsafe fn step(
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: c_int,
     cursor: &mut Cursor,
     most: usize,
@@ -154,13 +154,13 @@ pub unsafe fn step(
 
 /// Under the rx lock, where bytes lie on TCP: are they the last that it brings, so that a read
 /// which takes them goes on in the copy?
-pub fn follows(sock: &Sock, fd: c_int) -> bool {
+pub fn follows(sock: &Socket, fd: c_int) -> bool {
     is_over(fd) && !sock.unread_copy.is_whole() && unread_in_copy(sock, fd) != 0
 }
 
 /// Takes at most `most` bytes out of the copy, or only looks for them: where they begin, after
 /// `unread` ones that TCP has, and how many. `None`: TCP has ended before the copy begins.
-fn take(sock: &Sock, unread: u64, most: usize, takes: bool) -> Option<(usize, usize)> {
+fn take(sock: &Socket, unread: u64, most: usize, takes: bool) -> Option<(usize, usize)> {
     let len = sock.unread_copy.len.load(Ordering::Relaxed);
     let missing = missing(sock, unread);
     let all = usize::try_from(missing.all)
@@ -176,7 +176,7 @@ fn take(sock: &Sock, unread: u64, most: usize, takes: bool) -> Option<(usize, us
 /// Under the rx lock, when a stream is left with `start..end` of its ring unread, up to whose end
 /// TCP brings `owed` bytes, or nothing of these if they are `whole`: keeps a copy, unless a
 /// relative has one.
-pub fn keep(sock: &Sock, (start, end): (u64, u64), owed: u64, whole: bool) {
+pub fn keep(sock: &Socket, (start, end): (u64, u64), owed: u64, whole: bool) {
     let len = end.wrapping_sub(start) as usize;
     owes(sock, owed);
     let family = sock.family();
@@ -196,7 +196,7 @@ pub fn keep(sock: &Sock, (start, end): (u64, u64), owed: u64, whole: bool) {
 
 /// Under the rx lock, in a relative that finds the stream left: what lay unread in it is to come by
 /// TCP, and the copy is the other process's.
-pub fn adopt(sock: &'static Sock) {
+pub fn adopt(sock: &'static Socket) {
     let Some(unread) = sock.family().and_then(Family::unread) else {
         return;
     };
@@ -210,7 +210,7 @@ pub fn adopt(sock: &'static Sock) {
 }
 
 /// In the child of a fork: the copy is the parent's.
-pub fn after_fork(sock: &'static Sock) {
+pub fn after_fork(sock: &'static Socket) {
     if !sock.unread_copy.are_kept() {
         return;
     }
@@ -222,13 +222,13 @@ pub fn after_fork(sock: &'static Sock) {
 }
 
 /// Under the rx lock: nothing is owed to this process any more.
-pub(crate) fn renounce(sock: &'static Sock) {
+pub(crate) fn renounce(sock: &'static Socket) {
     sock.rx.owed.store(0, Ordering::Relaxed);
     sock.unread_copy.forget();
 }
 
 /// Has anybody read bytes from TCP that did not pass through this process's hooks?
-fn are_others_reading(sock: &Sock, fd: c_int) -> bool {
+fn are_others_reading(sock: &Socket, fd: c_int) -> bool {
     if sock.unread_copy.is_whole() {
         return false;
     }
@@ -263,7 +263,7 @@ impl Missing {
 }
 
 /// Of what TCP has brought `unread` bytes have not been read yet.
-fn missing(sock: &Sock, unread: u64) -> Missing {
+fn missing(sock: &Socket, unread: u64) -> Missing {
     let by_tcp = sock.rx.kernel_bytes() + unread;
     let owed = sock.rx.owed.load(Ordering::Relaxed);
     let most = sock.unread_copy.len.load(Ordering::Relaxed) as u64;
@@ -281,7 +281,7 @@ fn missing(sock: &Sock, unread: u64) -> Missing {
 
 /// Under the rx lock of an inherited stream, whose bytes follow the first `from` of TCP: the parent
 /// may have read these since the fork.
-pub(crate) fn count_parents_reads(sock: &Sock, from: u64) {
+pub(crate) fn count_parents_reads(sock: &Socket, from: u64) {
     let Some(input) = tcp::input(sock.fd.load(Ordering::Relaxed)) else {
         return;
     };
@@ -292,13 +292,13 @@ pub(crate) fn count_parents_reads(sock: &Sock, from: u64) {
 }
 
 /// Does TCP bring nothing more of what the copy has?
-fn is_the_copys(sock: &Sock, fd: c_int) -> bool {
+fn is_the_copys(sock: &Socket, fd: c_int) -> bool {
     is_cut_off(sock, fd) || has_ended(fd)
 }
 
 /// Has the program shut both halves down, and has the writer kept back what it had, or will the
 /// kernel answer it by a reset?
-fn is_cut_off(sock: &Sock, fd: c_int) -> bool {
+fn is_cut_off(sock: &Socket, fd: c_int) -> bool {
     sock.unread_copy.is_whole()
         || sock.halves.load(Ordering::Acquire) == half::BOTH
             && tcp::state(fd) != Some(tcp::ESTABLISHED)
@@ -316,7 +316,7 @@ fn is_over(fd: c_int) -> bool {
 }
 
 /// For FIONREAD of a socket that reads TCP: what can be read from the copy, after what TCP has.
-pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
+pub fn unread(sock: &'static Socket, fd: c_int) -> u64 {
     if !sock.unread_copy.are_kept() {
         return 0;
     }
@@ -325,7 +325,7 @@ pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
 }
 
 /// See [`unread`]; under the rx lock.
-fn unread_in_copy(sock: &Sock, fd: c_int) -> u64 {
+fn unread_in_copy(sock: &Socket, fd: c_int) -> u64 {
     if !sock.unread_copy.are_kept()
         || sock.unread_copy.are_lost()
         || !(is_cut_off(sock, fd) || is_over(fd))
@@ -345,7 +345,7 @@ fn unread_in_copy(sock: &Sock, fd: c_int) -> u64 {
 #[allow(clippy::disallowed_types, reason = "tests make real connections")]
 mod tests {
     use super::*;
-    use crate::sock;
+    use crate::socket;
     use sluice_fabric::sys;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
@@ -358,7 +358,7 @@ mod tests {
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let here = listener.accept().unwrap().0;
         let fd = here.as_raw_fd();
-        let sock = sock::alloc(fd, sock::role::ACCEPTED).unwrap();
+        let sock = socket::alloc(fd, socket::role::ACCEPTED).unwrap();
         let family = sock.family_or_take().unwrap();
         peer.write_all(b"by TCP").unwrap();
         let (owed, len) = (9, 3);
@@ -398,7 +398,7 @@ mod tests {
         };
         let is_over = missing(sock, 0).is_none_left();
         sock.fds.store(0, Ordering::Release);
-        sock::free(sock);
+        socket::free(sock);
         (got, is_over)
     }
 

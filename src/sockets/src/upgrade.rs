@@ -2,7 +2,7 @@
 //! switch.
 
 use crate::demote::{self, Which};
-use crate::sock::{Event, SETS, Sock, State, half, role};
+use crate::socket::{Event, SETS, Socket, State, half, role};
 use crate::{direct, events, jobs, options, prefix, tcp};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ pub fn ring_len(link: &Link) -> u32 {
 /// Connections of this process that have a stream, and bytes of their rings.
 fn in_use() -> (u64, u64) {
     let mut all = (0, 0);
-    crate::sock::for_all(|sock| {
+    crate::socket::for_all(|sock| {
         if sock.link().is_some() {
             all.0 += 1;
             all.1 += sock.rx.ring().map_or(0, |ring| ring.len());
@@ -48,7 +48,7 @@ fn in_use() -> (u64, u64) {
 
 /// Does the user want the connection between these to leave TCP, and now? What a rule keeps there
 /// it keeps for good.
-pub fn ask_user(sock: &Sock, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
+pub fn ask_user(sock: &Socket, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
     let config = config();
     let side = match sock.role.load(Ordering::Relaxed) {
         role::ACCEPTED => Side::Server,
@@ -68,7 +68,7 @@ pub fn ask_user(sock: &Sock, local: SocketAddr, peer: SocketAddr) -> Result<(), 
 }
 
 /// The same, where the addresses are not at hand.
-fn ask_user_here(sock: &Sock) -> Result<(), Reason> {
+fn ask_user_here(sock: &Socket) -> Result<(), Reason> {
     let config = config();
     if config.rules.is_empty() && config.connections.is_none() && config.memory.is_none() {
         return Ok(());
@@ -86,10 +86,10 @@ fn ask_user_here(sock: &Sock) -> Result<(), Reason> {
 ///
 /// Another thread may close the socket meanwhile, give it up, or execute another program. It says
 /// so first, in `fds`, `pinned` or [`process::is_executing`], takes both locks for a moment
-/// ([`Sock::let_sections_end`]), and then looks for a stream; here they are asked under both locks.
-/// So either it is seen here, or the stream there.
+/// ([`Socket::let_sections_end`]), and then looks for a stream; here they are asked under both
+/// locks. So either it is seen here, or the stream there.
 pub fn attach(
-    sock: &'static Sock,
+    sock: &'static Socket,
     generation: u32,
     link: &'static Link,
     index: u32,
@@ -164,7 +164,7 @@ pub fn attach(
 }
 
 /// Under both locks: may the socket, which was that connection in `generation`, have a stream?
-fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
+fn take_in(sock: &'static Socket, generation: u32) -> Result<(), Reason> {
     // In this order: a thread that finds a later connection's descriptor finds its generation,
     // too.
     if sock.fds.load(Ordering::Acquire) == 0
@@ -200,7 +200,7 @@ fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
 static REFUSED_FOR_BIG_WAIT: AtomicBool = AtomicBool::new(false);
 
 /// Is there a stream for what is written, whose reader has not consented yet?
-pub fn awaits_consent(sock: &'static Sock) -> bool {
+pub fn awaits_consent(sock: &'static Socket) -> bool {
     if sock.tx.state() != State::Proved {
         return false;
     }
@@ -215,14 +215,14 @@ pub fn awaits_consent(sock: &'static Sock) -> bool {
 /// among them.
 pub fn consent_behind_big_wait() {
     if !events::is_any_big_wait() && REFUSED_FOR_BIG_WAIT.swap(false, Ordering::SeqCst) {
-        crate::sock::for_all(consent);
+        crate::socket::for_all(consent);
     }
 }
 
 /// The reader consents once no thread is left in a kernel wait that a doorbell cannot end, and the
 /// kernel's count of bytes agrees with ours: what was read, was read through our hooks.
 #[cold]
-pub fn consent(sock: &'static Sock) {
+pub fn consent(sock: &'static Socket) {
     if sock.rx.state() != State::Proved
         || !sock.adopted.load(Ordering::SeqCst)
         || sock.rx.in_kernel() != 0
@@ -293,7 +293,7 @@ pub enum Switch {
 
 /// Under the tx lock, in state Proved: fixes the offset N at which TCP's part of this direction
 /// ends.
-pub(crate) fn try_switch(sock: &'static Sock) -> Switch {
+pub(crate) fn try_switch(sock: &'static Socket) -> Switch {
     let Some(dir) = sock.tx.dir() else {
         return Switch::Later;
     };
@@ -317,7 +317,7 @@ pub(crate) fn try_switch(sock: &'static Sock) -> Switch {
 
 /// Under the tx lock, in state Proved, with no thread in a kernel write: the program's bytes go
 /// into the ring from now on. Tells `announce` the offset N before; `false`: not yet.
-pub(crate) fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Switch {
+pub(crate) fn take_ring(sock: &'static Socket, announce: impl FnOnce(u64) -> bool) -> Switch {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return Switch::Later;
     };
@@ -358,7 +358,7 @@ pub(crate) fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool)
 
 /// How much may lie unread in a ring of `len` bytes: it must fit into TCP at any moment, after
 /// what is there, for a close that may not wait. `Err`: the switch can not be made (yet).
-fn most_unread(sock: &Sock, fd: i32, len: u64) -> Result<u32, Switch> {
+fn most_unread(sock: &Socket, fd: i32, len: u64) -> Result<u32, Switch> {
     /// A ring that takes less is not worth it.
     const LEAST: u32 = 4096;
     let len = len.min(u64::from(u32::MAX)) as u32;
@@ -389,7 +389,7 @@ fn most_unread(sock: &Sock, fd: i32, len: u64) -> Result<u32, Switch> {
 
 /// Under the rx lock, on the way to the link, which begins after `from` bytes of TCP: if all of
 /// these are read it is the link's turn.
-pub(crate) fn enter_link(sock: &'static Sock, from: u64) {
+pub(crate) fn enter_link(sock: &'static Socket, from: u64) {
     let comes = matches!(sock.rx.state(), State::Proved | State::Draining);
     if comes && sock.rx.kernel_bytes() == from {
         sock.rx.from.store(from, Ordering::Relaxed);
@@ -406,7 +406,7 @@ pub(crate) fn enter_link(sock: &'static Sock, from: u64) {
 #[allow(clippy::disallowed_types, reason = "tests make real connections")]
 mod tests {
     use super::*;
-    use crate::{sock, testing};
+    use crate::{socket, testing};
     use sluice_fabric::sys;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn no_stream_is_attached_to_what_was_closed_or_given_up() {
         let (a, _, index) = testing::link();
-        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        let sock = socket::alloc(-1, role::CONNECTING).unwrap();
         let generation = sock.generation.load(Ordering::Acquire);
         // Another connection by now.
         let other = attach(sock, generation.wrapping_sub(1), a, index);
@@ -452,7 +452,7 @@ mod tests {
         let mut here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut peer = listener.accept().unwrap().0;
         let fd = here.as_raw_fd();
-        let sock = sock::alloc(fd, role::CONNECTING).unwrap();
+        let sock = socket::alloc(fd, role::CONNECTING).unwrap();
         let size = 64 << 10;
         sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &size).unwrap();
         // The kernel doubles it.
@@ -477,7 +477,7 @@ mod tests {
         sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &least).unwrap();
         let never = Err(Switch::Never(Reason::SendBufferSmall));
         assert_eq!(most_unread(sock, fd, 1 << 20), never);
-        sock::free(sock);
+        socket::free(sock);
     }
 
     #[test]
@@ -490,12 +490,12 @@ mod tests {
         for (at, len) in [(others.at, others.len), (own.at, own.len / 2), (0, 0)] {
             said.ring_at.store(at, Ordering::Relaxed);
             said.ring_len.store(len, Ordering::Relaxed);
-            let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+            let sock = socket::alloc(-1, role::CONNECTING).unwrap();
             let generation = sock.generation.load(Ordering::Acquire);
             assert_eq!(attach(sock, generation, a, index), Err(Reason::PeerHostile));
             assert_eq!(a.lent_for(index), Some(own));
             assert!(sock.link().is_none());
-            sock::free(sock);
+            socket::free(sock);
         }
         // What goes back to the pool is what was lent, not what the peer said of it.
         said.ring_at.store(others.at, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! What the engine answers a hook, and a call on its way to the kernel.
 
 use crate::prefix::{self, Moved, Way};
-use crate::sock::Sock;
+use crate::socket::Socket;
 use libc::{c_int, iovec, msghdr, size_t, ssize_t};
 
 /// What became of a call.
@@ -55,7 +55,7 @@ const SHOWN: usize = 8;
 const AHEAD: usize = 16;
 /// All of them.
 const BITS: usize = 31;
-const _: () = assert!(align_of::<Sock>() > BITS);
+const _: () = assert!(align_of::<Socket>() > BITS);
 
 impl Pass {
     /// Nobody has to be told.
@@ -63,18 +63,18 @@ impl Pass {
 
     /// A read of `sock`.
     #[inline]
-    pub fn rx(sock: &'static Sock) -> Self {
+    pub fn rx(sock: &'static Socket) -> Self {
         let shown = usize::from(sock.prefix.wants(Way::In)) * SHOWN;
         Self(core::ptr::from_ref(sock) as usize | RX | shown)
     }
     /// A peek: its bytes stay where they are.
     #[inline]
-    pub(crate) fn rx_uncounted(sock: &'static Sock) -> Self {
+    pub(crate) fn rx_uncounted(sock: &'static Socket) -> Self {
         Self(core::ptr::from_ref(sock) as usize | RX | UNCOUNTED)
     }
     /// A write to `sock`.
     #[inline]
-    pub fn tx(sock: &'static Sock) -> Self {
+    pub fn tx(sock: &'static Socket) -> Self {
         let shown = usize::from(sock.prefix.wants(Way::Out)) * SHOWN;
         Self(core::ptr::from_ref(sock) as usize | TX | shown)
     }
@@ -105,7 +105,7 @@ impl Pass {
     /// # Safety
     /// The arguments are those of a C caller.
     #[inline(always)]
-    pub unsafe fn writes(self, sock: &'static Sock, iov: *const iovec, count: size_t) -> Self {
+    pub unsafe fn writes(self, sock: &'static Socket, iov: *const iovec, count: size_t) -> Self {
         // SAFETY: passed on.
         let ahead = self.wants_bytes() && unsafe { prefix::look_ahead(sock, iov, count) };
         Self(self.0 | (usize::from(ahead) * AHEAD))
@@ -115,7 +115,7 @@ impl Pass {
     /// # Safety
     /// As there.
     #[inline(always)]
-    pub unsafe fn writes_message(self, sock: &'static Sock, msg: *const msghdr) -> Self {
+    pub unsafe fn writes_message(self, sock: &'static Socket, msg: *const msghdr) -> Self {
         // SAFETY: passed on.
         let ahead = self.wants_bytes() && unsafe { prefix::look_ahead_message(sock, msg) };
         Self(self.0 | (usize::from(ahead) * AHEAD))
@@ -123,9 +123,9 @@ impl Pass {
 
     /// The socket; `None`: nobody has to be told.
     #[inline]
-    pub fn subject(&self) -> Option<&'static Sock> {
-        // SAFETY: null, or made from a `&'static Sock`, whose alignment leaves the low bits free.
-        unsafe { ((self.0 & !BITS) as *const Sock).as_ref() }
+    pub fn subject(&self) -> Option<&'static Socket> {
+        // SAFETY: null, or made from a `&'static Socket`, whose alignment leaves the low bits free.
+        unsafe { ((self.0 & !BITS) as *const Socket).as_ref() }
     }
 
     /// Is it a read?

@@ -2,7 +2,7 @@
 
 use crate::demote::{self, Which};
 use crate::io_wait::{self, IoWait, Waited};
-use crate::sock::{Half, Known, Sock, State};
+use crate::socket::{Half, Known, Socket, State};
 use crate::verdict::{Error, Verdict};
 use crate::{direct, jobs, options, remote, tcp};
 use core::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use sluice_transport::verbs;
 const SWITCH_NS: u64 = 3_000_000_000;
 
 /// How long the reader of a full ring may be without reading.
-pub(crate) fn full_ns(sock: &Sock) -> u64 {
+pub(crate) fn full_ns(sock: &Socket) -> u64 {
     if remote::is_switching(sock) {
         SWITCH_NS
     } else {
@@ -34,7 +34,7 @@ pub(crate) fn full_ns(sock: &Sock) -> u64 {
 #[cold]
 pub(crate) fn for_data(
     section: Section<'_>,
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: i32,
     deadline: Option<u64>,
     beyond: u64,
@@ -96,7 +96,7 @@ fn is_new(offer: u64, seen: u64) -> bool {
 #[cold]
 pub(crate) fn for_advert(
     section: Section<'_>,
-    sock: &'static Sock,
+    sock: &'static Socket,
     until: u64,
     ends: Ends,
     serial: u64,
@@ -133,7 +133,7 @@ pub(crate) fn for_advert(
 #[cold]
 pub(crate) fn for_taker(
     section: Section<'_>,
-    sock: &'static Sock,
+    sock: &'static Socket,
     until: u64,
     takes: impl Fn() -> bool,
 ) {
@@ -155,7 +155,7 @@ pub(crate) fn for_taker(
 #[cold]
 pub(crate) fn for_space(
     section: Section<'_>,
-    sock: &'static Sock,
+    sock: &'static Socket,
     deadline: Option<u64>,
     ends: Ends,
     mut io_wait: Option<&mut IoWait>,
@@ -226,7 +226,7 @@ enum Side<'a> {
 /// Announces, looks again, sleeps on the slot of this thread, or has the edge do so. The link is
 /// pinned.
 fn sleep(
-    sock: &'static Sock,
+    sock: &'static Socket,
     link: &'static Link,
     side: Side<'_>,
     deadline: Option<u64>,
@@ -373,7 +373,7 @@ fn how_it_slept(io_wait: &mut IoWait) -> Waited {
 #[cold]
 pub(crate) fn for_link(
     section: Section<'_>,
-    sock: &'static Sock,
+    sock: &'static Socket,
     deadline: Option<u64>,
     ends: Ends,
     io_wait: Option<&mut IoWait>,
@@ -394,11 +394,11 @@ pub(crate) fn for_link(
 /// With the tx lock held: a non-blocking writer found the ring full. Its epoll sets will hear of
 /// space; a reader that does not read is found by the control thread. False: there is space now.
 #[cold]
-pub(crate) fn ask_for_space(sock: &'static Sock) -> bool {
+pub(crate) fn ask_for_space(sock: &'static Socket) -> bool {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return false;
     };
-    let sets = crate::sock::watcher::slots_of(sock, link);
+    let sets = crate::socket::watcher::slots_of(sock, link);
     dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
     fence_after_rmw();
     let head = dir.rx.head.read();
@@ -412,9 +412,9 @@ pub(crate) fn ask_for_space(sock: &'static Sock) -> bool {
 /// With the tx lock held: a non-blocking writer has to wait for the end of a re-send, or of
 /// another's turn. Its epoll sets will hear of it.
 #[cold]
-pub(crate) fn ask_for_tcp_room(sock: &'static Sock) {
+pub(crate) fn ask_for_tcp_room(sock: &'static Socket) {
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
-        let sets = crate::sock::watcher::slots_of(sock, link);
+        let sets = crate::socket::watcher::slots_of(sock, link);
         dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
     }
 }
@@ -460,7 +460,7 @@ pub(crate) fn for_tcp_room(
 /// Under the rx lock: a recv is about to sleep until it gets `missing` bytes. Of fewer than
 /// SO_RCVLOWAT the kernel would not tell. The socket is noted.
 #[cold]
-pub(crate) fn begin_below_low(sock: &Sock, missing: usize, io_wait: &mut IoWait) {
+pub(crate) fn begin_below_low(sock: &Socket, missing: usize, io_wait: &mut IoWait) {
     if missing < sock.rcvlowat.load(Ordering::Relaxed) as usize {
         options::wait_below_low(sock);
         io_wait.low = true;
@@ -485,7 +485,7 @@ pub(crate) fn end_below_low(io_wait: &mut IoWait) {
 /// As [`for_kernel`], for a recv that gets `missing` bytes more, from whichever TCP has of them.
 #[cold]
 pub(crate) fn for_rest(
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: i32,
     missing: usize,
     deadline: Option<u64>,

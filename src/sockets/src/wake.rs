@@ -1,6 +1,6 @@
 //! Waking threads that wait on a stream: the peer's waiters, and this process's own.
 
-use crate::sock::watcher::Watcher;
+use crate::socket::watcher::Watcher;
 use crate::{after_tcp, tell};
 use sluice_fabric::doorbell::{Sleep, Slot};
 use sluice_fabric::shm::Link;

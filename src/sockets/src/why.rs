@@ -1,11 +1,11 @@
 //! Why a stream goes back to TCP: counted, and told to the peer.
 
-use crate::sock::Sock;
+use crate::socket::Socket;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_stats::Reason;
 
 /// Notes why, once per stream. Where the peer has taken it back, and has told why, that is noted.
-pub fn count(sock: &Sock, reason: Reason) {
+pub fn count(sock: &Socket, reason: Reason) {
     if sock.counted.swap(true, Ordering::Relaxed) {
         return;
     }
@@ -43,7 +43,7 @@ pub fn count(sock: &Sock, reason: Reason) {
 }
 
 /// What the peer has said when it took the stream back. Its word, for people alone.
-fn reason_of_peer(sock: &Sock) -> Option<Reason> {
+fn reason_of_peer(sock: &Socket) -> Option<Reason> {
     let as_writer = sock.rx.dir().map(|dir| &dir.tx_wishes.why);
     let as_reader = sock.tx.dir().map(|dir| &dir.rx_wishes.why);
     first_told([as_writer, as_reader])
@@ -51,7 +51,7 @@ fn reason_of_peer(sock: &Sock) -> Option<Reason> {
 
 /// Why another process of this end, the parent or a child, has given the stream back. What became
 /// of that process itself is no reason here: the stream was shared.
-fn reason_of_relative(sock: &Sock) -> Option<Reason> {
+fn reason_of_relative(sock: &Socket) -> Option<Reason> {
     let as_writer = sock.tx.dir().map(|dir| &dir.tx_wishes.why);
     let as_reader = sock.rx.dir().map(|dir| &dir.rx_wishes.why);
     let told = first_told([as_writer, as_reader])?;

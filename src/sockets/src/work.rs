@@ -5,7 +5,7 @@ use crate::demote::{self, Which};
 use crate::jobs::{self, Far, Job, Watch};
 use crate::peer_end::lose;
 use crate::resend::{self, Resent};
-use crate::sock::{Sock, State, sock_of};
+use crate::socket::{Socket, State, sock_of};
 use crate::stall_watch::FULL_REMOTE_NS;
 use crate::{events, linger, meeting, remote, trigger, trim, wait, wake};
 use core::sync::atomic::Ordering;
@@ -42,7 +42,7 @@ enum Reader {
     ReadAndStopped(u64),
 }
 
-fn reader_since(sock: &'static Sock, seen: u64) -> Reader {
+fn reader_since(sock: &'static Socket, seen: u64) -> Reader {
     let Ok(_section) = sock.tx.lock.enter() else {
         return Reader::Reads;
     };
@@ -190,7 +190,7 @@ pub fn look(link: &'static Link, index: u32) {
 }
 
 /// TCP of a watched socket has news: `events` of epoll.
-pub fn on_tcp(sock: &'static Sock, events: u32) {
+pub fn on_tcp(sock: &'static Socket, events: u32) {
     if sock.fds.load(Ordering::Acquire) == 0 {
         return;
     }

@@ -3,14 +3,14 @@
 use super::{Entry, Pass, Verdict};
 use libc::{c_int, c_void, socklen_t};
 use sluice_runtime::fd_table;
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use sluice_sockets::{counts, descriptors, setsockopt};
 
 /// `ioctl` on a tracked descriptor (FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, ...).
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn ioctl(e: Entry, fd: c_int, request: u64, arg: usize) -> Verdict {
-    match e.get::<Sock>() {
+    match e.get::<Socket>() {
         // SAFETY: passed on.
         Some(sock) => unsafe { counts::ioctl(sock, fd, request, arg) },
         None => Verdict::Pass(Pass::NOBODY),
@@ -36,7 +36,7 @@ pub unsafe fn before_setsockopt(
 }
 /// Before the real `getsockopt`: one of the options is a read.
 pub fn before_getsockopt(e: Entry, level: c_int, name: c_int) {
-    if let Some(sock) = e.get::<Sock>() {
+    if let Some(sock) = e.get::<Socket>() {
         setsockopt::before_get(sock, level, name);
     }
 }
@@ -44,14 +44,14 @@ pub fn before_getsockopt(e: Entry, level: c_int, name: c_int) {
 /// real one and after it: if either has an answer, that.
 #[inline]
 pub fn own_value(e: Entry, level: c_int, name: c_int) -> Option<c_int> {
-    e.get::<Sock>()
+    e.get::<Socket>()
         .and_then(|sock| setsockopt::own_value(sock, level, name))
 }
 /// After a real `setsockopt` that succeeded: notes time limits and low-water marks.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn after_setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void) {
-    if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Sock>) {
+    if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Socket>) {
         // SAFETY: passed on.
         unsafe { setsockopt::after_set(sock, fd, level, name, value) };
     }

@@ -5,12 +5,12 @@ use super::{Entry, Error, IoWait, Pass, Verdict, broken, caller};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, msghdr, size_t};
 use sluice_runtime::iov;
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use sluice_sockets::{counts, give_up, recv as receiving, send as sending};
 
 /// The socket that a receiving call reads from, or why the kernel serves the call.
-fn reader(e: Entry, flags: c_int, io_wait: &IoWait) -> Result<&'static Sock, Pass> {
-    let sock = e.get::<Sock>().ok_or(Pass::NOBODY)?;
+fn reader(e: Entry, flags: c_int, io_wait: &IoWait) -> Result<&'static Socket, Pass> {
+    let sock = e.get::<Socket>().ok_or(Pass::NOBODY)?;
     match io_wait
         .is_fresh()
         .then(|| receiving::to_kernel(sock, flags))
@@ -52,7 +52,7 @@ pub unsafe fn writev(
     flags: c_int,
     io_wait: &mut IoWait,
 ) -> Verdict {
-    let Some(sock) = e.get::<Sock>() else {
+    let Some(sock) = e.get::<Socket>() else {
         return Verdict::Pass(Pass::NOBODY);
     };
     if io_wait.is_fresh()
@@ -162,7 +162,7 @@ fn put_unread(header: &mut msghdr, room: usize, left: c_int) {
 }
 
 /// Is the message to be written in pieces? One with control data is not.
-unsafe fn is_large(sock: &Sock, msg: *const msghdr, flags: c_int) -> bool {
+unsafe fn is_large(sock: &Socket, msg: *const msghdr, flags: c_int) -> bool {
     if !sending::may_be_large(sock, flags) || caller::cannot_read(msg as usize, size_of::<msghdr>())
     {
         return false;
@@ -185,7 +185,7 @@ pub unsafe fn sendmsg(
     flags: c_int,
     io_wait: &mut IoWait,
 ) -> Verdict {
-    let Some(sock) = e.get::<Sock>() else {
+    let Some(sock) = e.get::<Socket>() else {
         return Verdict::Pass(Pass::NOBODY);
     };
     if io_wait.is_fresh()

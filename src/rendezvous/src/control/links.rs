@@ -7,8 +7,8 @@ use crate::price;
 use sluice_fabric::shm::Token;
 use sluice_fabric::sys::Fd;
 use sluice_runtime::{control_thread, spin};
-use sluice_sockets::sock::sock_of;
-use sluice_sockets::sock::watcher::Watcher;
+use sluice_sockets::socket::sock_of;
+use sluice_sockets::socket::watcher::Watcher;
 use sluice_sockets::tell::{ask_wake, tell, tell_in_time};
 use sluice_sockets::{jobs, peer_end};
 
@@ -233,7 +233,7 @@ fn end(link: &'static Link, reason: Reason) {
         }
     }
     crate::on_link_lost(link);
-    sluice_sockets::sock::watcher::link_lost(link);
+    sluice_sockets::socket::watcher::link_lost(link);
     link.close_if_unused();
 }
 

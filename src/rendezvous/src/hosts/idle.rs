@@ -4,7 +4,7 @@
 use super::Up;
 use core::sync::atomic::Ordering;
 use sluice_sockets::demote::{self, Which};
-use sluice_sockets::sock::{self, Sock, State};
+use sluice_sockets::socket::{self, Socket, State};
 use sluice_stats::Reason;
 
 /// Streams of a link that may rest on it as long as they like.
@@ -40,7 +40,7 @@ impl Rest {
         let before = core::mem::take(&mut up.rest.seen);
         let mut many = near.stream_count() - (FEW + 1);
         for stream in up.endpoint.streams() {
-            let Some(sock) = sock::sock_of(near, u32::from(stream)) else {
+            let Some(sock) = socket::sock_of(near, u32::from(stream)) else {
                 continue;
             };
             let generation = sock.generation.load(Ordering::Acquire);
@@ -57,7 +57,7 @@ impl Rest {
 }
 
 /// Is nothing under way, as far as can be seen without a lock?
-fn is_quiet(sock: &'static Sock) -> bool {
+fn is_quiet(sock: &'static Socket) -> bool {
     sock.rx.state() == State::Link
         && sock.tx.state() == State::Link
         && sock.upgraded.load(Ordering::Relaxed)

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::Key;
 use sluice_runtime::address;
-use sluice_sockets::sock::{self, Sock, role};
+use sluice_sockets::socket::{self, Socket, role};
 use sluice_sockets::{jobs, upgrade};
 use sluice_stats::Reason;
 use sluice_stream::PeerFault;
@@ -334,9 +334,9 @@ impl Hosts {
 }
 
 /// The socket of this process that has made the connection of this number, with its generation.
-fn connecting(connection: u64) -> Option<(&'static Sock, u32)> {
+fn connecting(connection: u64) -> Option<(&'static Socket, u32)> {
     let mut known = None;
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         let generation = sock.generation.load(Ordering::Acquire);
         if sock.key.load(Ordering::Relaxed) == connection
             && sock.role.load(Ordering::Relaxed) == role::CONNECTING

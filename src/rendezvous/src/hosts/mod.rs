@@ -36,7 +36,7 @@ use sluice_fabric::verbs::device::{Device, Trouble};
 use sluice_runtime::config::{Mode, config};
 use sluice_runtime::{address, control_thread, own_fds, process};
 use sluice_sockets::remote::{self, STARVE_NS};
-use sluice_sockets::sock::{self, Sock, role};
+use sluice_sockets::socket::{self, Socket, role};
 use sluice_sockets::{jobs, tcp};
 use sluice_stats::Reason;
 use sluice_stream::Seq;
@@ -70,7 +70,7 @@ const DEVICE: Key = 1;
 /// A connection that looks for its other end.
 #[derive(Clone, Copy, Debug)]
 struct Seek {
-    sock: &'static Sock,
+    sock: &'static Socket,
     generation: u32,
     connection: u64,
     local: SocketAddr,
@@ -225,7 +225,7 @@ fn is_any_device() -> bool {
 ///
 /// # Errors
 /// [`Reason::PeerRemote`]: no device; [`Reason::Far`]; why there is no control thread.
-pub fn attempt(sock: &'static Sock, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
+pub fn attempt(sock: &'static Socket, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
     if !is_any_device() {
         return Err(Reason::PeerRemote);
     }
@@ -252,7 +252,7 @@ pub fn attempt(sock: &'static Sock, local: SocketAddr, peer: SocketAddr) -> Resu
 }
 
 /// Called by the control thread: looks for the other end of a connection.
-pub fn begin(sock: &'static Sock, generation: u32) {
+pub fn begin(sock: &'static Socket, generation: u32) {
     with(|hosts| hosts.begin(sock, generation));
 }
 
@@ -350,7 +350,7 @@ impl Hosts {
         self.next
     }
 
-    fn begin(&mut self, sock: &'static Sock, generation: u32) {
+    fn begin(&mut self, sock: &'static Socket, generation: u32) {
         let fd = sock.fd.load(Ordering::Relaxed);
         let (Some(local), Some(peer)) = (address::name(fd, false), address::name(fd, true)) else {
             return;
@@ -551,7 +551,7 @@ impl Hosts {
             };
             match note {
                 Note::Stream(index) => {
-                    if let Some(sock) = sock::sock_of(near, u32::from(index)) {
+                    if let Some(sock) = socket::sock_of(near, u32::from(index)) {
                         remote::advance(sock);
                     }
                 }
@@ -608,7 +608,7 @@ impl Hosts {
                 && (remote::lost(near, up.endpoint, now >= up.until) || now >= up.until)
             {
                 up.until = 0;
-                sluice_sockets::sock::watcher::link_lost(near);
+                sluice_sockets::socket::watcher::link_lost(near);
             }
         }
         self.tell_lost();
@@ -708,7 +708,7 @@ fn feed(up: &mut Up, now: u64) -> Option<u64> {
     }
     for stream in up.endpoint.starved(&mut up.starving) {
         if let Some([near, _]) = up.endpoint.links()
-            && let Some(sock) = sock::sock_of(near, u32::from(stream))
+            && let Some(sock) = socket::sock_of(near, u32::from(stream))
         {
             sock.pin(Reason::DirectNoAdvert);
             remote::demote(sock, Reason::DirectNoAdvert);

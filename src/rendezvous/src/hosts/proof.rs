@@ -6,7 +6,7 @@
 //! demands as many as an asker with the same threshold can show ([`Known::is_enough`]), since a
 //! byte or two could be guessed.
 
-use sluice_sockets::sock::Sock;
+use sluice_sockets::socket::Socket;
 use sluice_sockets::{prefix, trigger};
 use sluice_stream::record::Nonce;
 use sluice_stream::wire::Proof;
@@ -23,7 +23,7 @@ pub struct Known {
 
 impl Known {
     /// What this end can ask with; `None`: nothing of the connection was seen.
-    pub fn of(sock: &'static Sock) -> Option<Self> {
+    pub fn of(sock: &'static Socket) -> Option<Self> {
         Self::of_reach(prefix::reach(sock))
     }
 
@@ -55,7 +55,7 @@ impl Known {
     }
 
     /// Has this end seen as much?
-    pub(crate) fn is_reached(self, sock: &'static Sock) -> bool {
+    pub(crate) fn is_reached(self, sock: &'static Socket) -> bool {
         let (out, into) = prefix::reach(sock);
         self.out <= out && self.into <= into
     }
@@ -75,17 +75,17 @@ impl Known {
     }
 
     /// This end's proof with what it says.
-    pub fn prove(self, sock: &'static Sock, said: &[&[u8]]) -> Option<Proof> {
+    pub fn prove(self, sock: &'static Socket, said: &[&[u8]]) -> Option<Proof> {
         prefix::prove(sock, self.out, self.into, said)
     }
 
     /// Is it the other end that has said this?
-    pub fn verify(self, sock: &'static Sock, said: &[&[u8]], proof: &Proof) -> bool {
+    pub fn verify(self, sock: &'static Socket, said: &[&[u8]], proof: &Proof) -> bool {
         prefix::verify(sock, self.out, self.into, said, proof)
     }
 
     /// What a stream's records are known by.
-    pub fn secret(self, sock: &'static Sock, said: &[&[u8]]) -> Option<Nonce> {
+    pub fn secret(self, sock: &'static Socket, said: &[&[u8]]) -> Option<Nonce> {
         prefix::secret(sock, self.out, self.into, said).map(Nonce::new)
     }
 }

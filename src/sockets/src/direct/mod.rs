@@ -34,7 +34,7 @@ pub(crate) use outcome::{begin_tx, is_up, settled};
 pub(super) use rx::{Found, Wants, begin_rx, revoke, try_recv};
 pub(crate) use tx::{Tried, end_turn, make_way, resolve, try_send};
 
-use crate::sock::Sock;
+use crate::socket::Socket;
 use sluice_runtime::config::{Mode, config};
 use sluice_stream::{self as stream, Provider};
 
@@ -52,7 +52,7 @@ fn mode() -> stream::Mode {
 }
 
 /// The terms of one direction, and the size from which direct transfer is thought of.
-fn terms(sock: &Sock, ring_len: u64) -> Option<(stream::Config, u32)> {
+fn terms(sock: &Socket, ring_len: u64) -> Option<(stream::Config, u32)> {
     if !sock.carrier().pulls {
         return None;
     }

@@ -2,7 +2,7 @@
 
 use super::state::Outgoing;
 use super::{NEVER, terms};
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use core::sync::atomic::Ordering;
 use sluice_stream::Sender;
 
@@ -12,7 +12,7 @@ pub(super) const SKIP: u32 = 4;
 pub(super) const SKIP_MAX: u32 = 512;
 
 /// Under the tx lock, before the state becomes LINK.
-pub(crate) fn begin_tx(sock: &'static Sock) {
+pub(crate) fn begin_tx(sock: &'static Socket) {
     sock.direct.up.store(0, Ordering::Relaxed);
     sock.direct.owner.store(0, Ordering::Relaxed);
     sock.direct.refused_ns.store(0, Ordering::Relaxed);
@@ -41,12 +41,12 @@ pub(super) const OFFERS: u8 = 1;
 pub(super) const OFFERS_NOT: u8 = 2;
 
 /// Under the tx lock: has a send of this process an offer up?
-pub(crate) fn is_up(sock: &Sock) -> bool {
+pub(crate) fn is_up(sock: &Socket) -> bool {
     sock.direct.up.load(Ordering::Relaxed) != 0
 }
 
 /// Under the tx lock: the offer that is up is over, `taken` bytes of it are the reader's.
-pub(super) fn record(sock: &'static Sock, taken: u32) {
+pub(super) fn record(sock: &'static Socket, taken: u32) {
     let direct = &sock.direct;
     let number = direct.up.swap(0, Ordering::Relaxed);
     direct.resolved_len.store(taken, Ordering::Relaxed);
@@ -66,7 +66,7 @@ pub(super) fn record(sock: &'static Sock, taken: u32) {
 
 /// Under the tx lock, the words just fixed at `start` and `end`: an offer that was up counts as
 /// sent as far as the head has passed the tail.
-pub(crate) fn settled(sock: &'static Sock, start: u64, end: u64) {
+pub(crate) fn settled(sock: &'static Socket, start: u64, end: u64) {
     let direct = &sock.direct;
     if sock.tx.state() == State::Inherited {
         // The parent's offer, if any. What the reader took of it is not sent again.

@@ -4,7 +4,7 @@
 use super::state::Incoming;
 use super::{NEVER, PIECE, terms};
 use crate::io_wait::IoWait;
-use crate::sock::{Known, Sock, State};
+use crate::socket::{Known, Socket, State};
 use crate::wake;
 use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
@@ -19,7 +19,7 @@ use sluice_stream::{Advert, AdvertId, Next, Offer, Receiver, Recv, Seq};
 const PIECES: usize = 16;
 
 /// Under the rx lock, before the state becomes LINK.
-pub(crate) fn begin_rx(sock: &'static Sock) {
+pub(crate) fn begin_rx(sock: &'static Socket) {
     sock.direct.seen.store(0, Ordering::Relaxed);
     let ring_len = sock.rx.ring().map_or(0, |r| r.len());
     let gate = terms(sock, ring_len).map_or(NEVER, |(terms, gate)| {
@@ -38,7 +38,7 @@ pub(crate) fn begin_rx(sock: &'static Sock) {
 
 /// What a recv that finds the ring empty wants.
 pub(crate) struct Wants<'a> {
-    pub sock: &'static Sock,
+    pub sock: &'static Socket,
     pub left: usize,
     /// Bytes below which nothing is handed out.
     pub low: usize,
@@ -135,7 +135,7 @@ pub(crate) fn try_recv(
 /// # Errors
 /// What the look for it comes to instead.
 fn see_offer(
-    sock: &'static Sock,
+    sock: &'static Socket,
     inc: &mut Incoming,
     dir: &Direction,
     head: Reading,
@@ -193,7 +193,7 @@ fn invite(inc: &mut Incoming, dir: &Direction, pulls: bool) {
     }
 }
 
-fn advertise(sock: &'static Sock, dir: &Direction, link: &'static Link, advert: &Advert) {
+fn advertise(sock: &'static Socket, dir: &Direction, link: &'static Link, advert: &Advert) {
     let line = &dir.advert;
     let serial = advert.id.value().wrapping_mul(2);
     line.serial.store(serial.wrapping_sub(2), Ordering::Relaxed);
@@ -255,7 +255,7 @@ fn end_advert(known: Known) {
 }
 
 /// Under the rx lock, on the link: the ADVERT that is out ends unanswered.
-fn end_lent(sock: &Sock, inc: &mut Incoming, dir: &Direction) {
+fn end_lent(sock: &Socket, inc: &mut Incoming, dir: &Direction) {
     if let Some(id) = inc.receiver.on_revoke() {
         dir.advert
             .serial
@@ -267,7 +267,7 @@ fn end_lent(sock: &Sock, inc: &mut Incoming, dir: &Direction) {
 /// Copies `len` bytes from the offer, then takes it.
 #[expect(clippy::too_many_arguments, reason = "the parts of one step")]
 unsafe fn take(
-    sock: &'static Sock,
+    sock: &'static Socket,
     inc: &mut Incoming,
     dir: &Direction,
     link: &'static Link,
@@ -377,7 +377,7 @@ unsafe fn pull(
 /// After an offer: where the peer's token lies, if its memory may be read and one trial works.
 /// Asked at the first of each stream: either end may have gained or lost rights since the link was
 /// made.
-fn proved_token(sock: &'static Sock) -> Option<u64> {
+fn proved_token(sock: &'static Socket) -> Option<u64> {
     let link = sock.link().filter(|l| l.can_pull())?;
     let at = sock.rx.dir()?.tx_wishes.token_at.load(Ordering::Relaxed);
     if at == 0 || !credentials::may_pull(link.peer_pid()) {

@@ -7,7 +7,7 @@ use super::state::Outgoing;
 use super::{NEVER, PIECE};
 use crate::io_wait::Waited;
 use crate::send::job::Job;
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use crate::{demote, wait, wake};
 use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
@@ -39,7 +39,7 @@ const WHOLE: usize = 65536;
 /// Under the tx lock, before an offer: may the peer read it, and so be told where our memory lies?
 /// The kernel is asked at the first of each stream: either end may have gained or lost rights since
 /// the link was made.
-fn may_offer(sock: &Sock, dir: &Direction, link: &Link) -> bool {
+fn may_offer(sock: &Socket, dir: &Direction, link: &Link) -> bool {
     let offers = &sock.direct.offers;
     if offers.load(Ordering::Relaxed) == UNASKED {
         let may = link.twin().is_none() && rights::may_be_pulled_by(link);
@@ -125,7 +125,7 @@ fn await_turn(mut section: Held, job: &mut Job) -> Result<Held, Waited> {
 
 /// Under the tx lock: a send that may not wait is refused. Its epoll sets will hear of the end of
 /// the turn. Returns when the first was.
-fn refuse(sock: &'static Sock, now: u64) -> u64 {
+fn refuse(sock: &'static Socket, now: u64) -> u64 {
     wait::ask_for_tcp_room(sock);
     match sock.direct.refused_ns.load(Ordering::Relaxed) {
         0 => {
@@ -137,7 +137,7 @@ fn refuse(sock: &'static Sock, now: u64) -> u64 {
 }
 
 /// Under the tx lock: the turn is anybody's.
-fn yield_turn(sock: &'static Sock) {
+fn yield_turn(sock: &'static Socket) {
     sock.direct.owner.store(0, Ordering::Relaxed);
     if sock.direct.refused_ns.load(Ordering::Relaxed) != 0 {
         sock.direct.refused_ns.store(0, Ordering::Relaxed);
@@ -155,7 +155,7 @@ fn yield_turn(sock: &'static Sock) {
 
 /// Under the tx lock: a send that may have the turn is at its end.
 #[inline]
-pub(crate) fn end_turn(sock: &'static Sock) {
+pub(crate) fn end_turn(sock: &'static Socket) {
     if sock.direct.owner.load(Ordering::Relaxed) == me() {
         yield_turn(sock);
     }
@@ -163,7 +163,7 @@ pub(crate) fn end_turn(sock: &'static Sock) {
 
 /// The same without the lock.
 #[cold]
-fn leave(sock: &'static Sock) {
+fn leave(sock: &'static Socket) {
     if let Ok(_section) = sock.tx.lock.enter() {
         end_turn(sock);
     }
@@ -185,7 +185,7 @@ pub(crate) enum Tried {
 }
 
 /// The peer did what no honest one does. Under the tx lock.
-fn distrust(sock: &'static Sock) {
+fn distrust(sock: &'static Socket) {
     sock.pin(Reason::PeerHostile);
     demote::settle_tx(sock, Reason::PeerHostile);
 }
@@ -352,7 +352,7 @@ fn polls(dir: &Direction, link: &Link) -> bool {
 
 /// Tells the sender what went by the ring, and of the ADVERT that stands now. Returns its serial.
 fn catch_up(
-    sock: &'static Sock,
+    sock: &'static Socket,
     out: &mut Outgoing,
     dir: &Direction,
     at: u64,
@@ -407,7 +407,7 @@ fn first_piece(cursor: &Cursor, left: usize) -> Option<(u64, usize)> {
 
 /// Under the tx lock: publishes the offer and wakes the reader.
 fn put_up(
-    sock: &'static Sock,
+    sock: &'static Socket,
     dir: &Direction,
     link: &'static Link,
     offer: &Offer,
@@ -474,7 +474,7 @@ fn spin(dir: &Direction, offer: &Offer, round: u8) {
 }
 
 /// Under the tx lock: the end of an offer of the caller's; bytes taken of it.
-fn fetch(sock: &'static Sock, number: u64) -> u32 {
+fn fetch(sock: &'static Socket, number: u64) -> u32 {
     let direct = &sock.direct;
     if direct.up.load(Ordering::Relaxed) == number {
         resolve(sock);
@@ -490,7 +490,7 @@ fn fetch(sock: &'static Sock, number: u64) -> u32 {
 
 /// Under the tx lock, with an offer up: withdraws it, or learns what was taken. The half may be off
 /// the link afterwards.
-pub(crate) fn resolve(sock: &'static Sock) {
+pub(crate) fn resolve(sock: &'static Socket) {
     let direct = &sock.direct;
     let Some(dir) = sock.tx.dir() else {
         record(sock, 0);
@@ -537,7 +537,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     /// A socket on a link, where a thread that never comes back has the turn.
-    fn taken() -> &'static Sock {
+    fn taken() -> &'static Socket {
         let (a, b, index) = testing::link();
         let sock = testing::writer(a, b, index);
         begin_tx(sock);
@@ -546,7 +546,7 @@ mod tests {
         sock
     }
 
-    fn send(sock: &'static Sock, flags: i32) -> Verdict {
+    fn send(sock: &'static Socket, flags: i32) -> Verdict {
         let mut bytes = *b"ten bytes!";
         let iov = iovec {
             iov_base: bytes.as_mut_ptr().cast(),

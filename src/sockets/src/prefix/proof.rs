@@ -2,7 +2,7 @@
 
 use super::with_tracks;
 use crate::digests::{DIGEST, Track};
-use crate::sock::{Sock, role};
+use crate::socket::{Socket, role};
 use core::sync::atomic::Ordering;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -12,7 +12,7 @@ use sha2::Sha256;
 ///
 /// Like [`prove`], [`verify`] and [`secret`] it takes the rx lock for a moment, and speaks of
 /// whatever connection the structure is of now: the caller compares generations after it.
-pub fn reach(sock: &'static Sock) -> (u8, u8) {
+pub fn reach(sock: &'static Socket) -> (u8, u8) {
     with_tracks(sock, |tracks| {
         let taken = |track: &Track| track.taken.load(Ordering::Acquire);
         Some((taken(&tracks.tx), taken(&tracks.rx)))
@@ -24,7 +24,7 @@ pub fn reach(sock: &'static Sock) -> (u8, u8) {
 /// key is the first bytes of both directions, up to what `out_k` of those written here and `in_k`
 /// of those read stand for, as [`reach`] says it. `None` where that far is not known, or nothing is
 /// agreed on.
-pub fn prove(sock: &'static Sock, out_k: u8, in_k: u8, message: &[&[u8]]) -> Option<[u8; 16]> {
+pub fn prove(sock: &'static Socket, out_k: u8, in_k: u8, message: &[&[u8]]) -> Option<[u8; 16]> {
     let own = sock.role.load(Ordering::Relaxed);
     Some(first_half(mac(sock, out_k, in_k, PROOF, own, message)?))
 }
@@ -32,7 +32,7 @@ pub fn prove(sock: &'static Sock, out_k: u8, in_k: u8, message: &[&[u8]]) -> Opt
 /// Is this the other end's proof over `message`? Its own, given back to an end, is not. In constant
 /// time.
 pub fn verify(
-    sock: &'static Sock,
+    sock: &'static Socket,
     out_k: u8,
     in_k: u8,
     message: &[&[u8]],
@@ -49,7 +49,7 @@ pub fn verify(
 
 /// What both ends know and nobody else: the same at both for the same `message`, and nothing that a
 /// proof tells.
-pub fn secret(sock: &'static Sock, out_k: u8, in_k: u8, message: &[&[u8]]) -> Option<[u8; 16]> {
+pub fn secret(sock: &'static Socket, out_k: u8, in_k: u8, message: &[&[u8]]) -> Option<[u8; 16]> {
     let nobody = role::UNKNOWN;
     Some(first_half(mac(sock, out_k, in_k, SECRET, nobody, message)?))
 }
@@ -67,7 +67,7 @@ fn first_half(mac: Hmac<Sha256>) -> [u8; 16] {
 /// The code over `message` for a purpose and an end. First comes what the connecting end wrote, in
 /// key and message.
 fn mac(
-    sock: &'static Sock,
+    sock: &'static Socket,
     out_k: u8,
     in_k: u8,
     purpose: &[u8; 16],

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::digests::{DIGEST, WANTED};
-use crate::sock::{self, role};
+use crate::socket::{self, role};
 use crate::verdict::Pass;
 use crate::{observe_passed, recv, send};
 use core::sync::atomic::AtomicUsize;
@@ -11,9 +11,9 @@ use sluice_runtime::fd_table::Entry;
 use std::sync::{Mutex, PoisonError};
 
 /// A new connection that is to be proved.
-fn end(role: u8) -> &'static Sock {
+fn end(role: u8) -> &'static Socket {
     WANTED.store(true, Ordering::Relaxed);
-    let sock = sock::alloc(-1, role).unwrap();
+    let sock = socket::alloc(-1, role).unwrap();
     // It has no descriptor to meet anybody by.
     sock.next_try.store(u64::MAX, Ordering::Relaxed);
     sock
@@ -43,7 +43,7 @@ fn pieces(bytes: &[&[u8]]) -> Vec<iovec> {
     bytes.iter().map(piece).collect()
 }
 
-fn pass(sock: &'static Sock, way: Way) -> Pass {
+fn pass(sock: &'static Socket, way: Way) -> Pass {
     match way {
         Way::In => recv::to_kernel(sock, 0),
         Way::Out => send::to_kernel(sock, 0),
@@ -72,12 +72,12 @@ fn over(pass: Pass, bytes: &[&[u8]], n: usize) {
 }
 
 /// A whole call that moves all of `bytes`.
-fn call(sock: &'static Sock, way: Way, bytes: &[u8]) {
+fn call(sock: &'static Socket, way: Way, bytes: &[u8]) {
     over(begun(sock, way, &[bytes]), &[bytes], bytes.len());
 }
 
 /// The beginning of a call by these buffers, as a hook makes it.
-fn begun(sock: &'static Sock, way: Way, bytes: &[&[u8]]) -> Pass {
+fn begun(sock: &'static Socket, way: Way, bytes: &[&[u8]]) -> Pass {
     let iov = pieces(bytes);
     match way {
         Way::In => pass(sock, way),
@@ -86,7 +86,7 @@ fn begun(sock: &'static Sock, way: Way, bytes: &[&[u8]]) -> Pass {
     }
 }
 
-fn digests(sock: &'static Sock, way: Way) -> Vec<[u8; DIGEST]> {
+fn digests(sock: &'static Socket, way: Way) -> Vec<[u8; DIGEST]> {
     with_tracks(sock, |tracks| {
         let track = tracks.of(way);
         let taken = track.taken.load(Ordering::Acquire);
@@ -96,7 +96,7 @@ fn digests(sock: &'static Sock, way: Way) -> Vec<[u8; DIGEST]> {
 }
 
 /// Are these the digests of the stream, as many as there are? How many.
-fn right(sock: &'static Sock, way: Way, stream: &[u8]) -> usize {
+fn right(sock: &'static Socket, way: Way, stream: &[u8]) -> usize {
     let found = digests(sock, way);
     for (i, digest) in found.iter().enumerate() {
         assert_eq!(digest[..], Sha256::digest(&stream[..1 << i])[..]);
@@ -139,13 +139,13 @@ fn both_ends_have_the_same_digests_whatever_calls_moved_the_bytes() {
             assert_eq!(marks, expected, "seed {seed}");
             assert_eq!(sock.prefix.wants(way), len < LEN);
         }
-        sock::free(a);
-        sock::free(b);
+        socket::free(a);
+        socket::free(b);
     }
 }
 
 /// A connection whose ends have both seen `sent` and `answered`.
-fn met(sent: &[u8], answered: &[u8]) -> (&'static Sock, &'static Sock) {
+fn met(sent: &[u8], answered: &[u8]) -> (&'static Socket, &'static Socket) {
     let (a, b) = (end(role::CONNECTING), end(role::ACCEPTED));
     for (bytes, from, to) in [(sent, a, b), (answered, b, a)] {
         call(from, Way::Out, bytes);
@@ -193,11 +193,11 @@ fn each_end_proves_what_it_has_seen_to_the_other() {
     assert!(!verify(d, 9, 13, &message, &proof));
     assert_ne!(secret(a, 13, 9, &message), secret(c, 13, 9, &message));
     assert_eq!(secret(a, 12, 9, &message), secret(c, 12, 9, &message));
-    [a, b, c, d].into_iter().for_each(sock::free);
+    [a, b, c, d].into_iter().for_each(socket::free);
 }
 
 /// Something that happens to a socket.
-type How = fn(&'static Sock);
+type How = fn(&'static Socket);
 
 #[test]
 fn a_direction_ends_where_bytes_pass_unseen() {
@@ -233,7 +233,7 @@ fn a_direction_ends_where_bytes_pass_unseen() {
         call(sock, Way::In, &bytes[1500..]);
         assert_eq!(right(sock, Way::In, &bytes), 11, "{what}");
         assert!(!sock.prefix.wants(Way::In), "{what}");
-        sock::free(sock);
+        socket::free(sock);
     }
     // A call left by a jump stays counted: nothing is added any more.
     let sock = end(role::ACCEPTED);
@@ -241,7 +241,7 @@ fn a_direction_ends_where_bytes_pass_unseen() {
     call(sock, Way::Out, &bytes);
     assert_eq!(right(sock, Way::Out, &bytes), 0);
     observe_passed::finish(left, -1);
-    sock::free(sock);
+    socket::free(sock);
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn whatever_threads_do_what_is_taken_is_right() {
         });
         let kernel = kernel.into_inner().unwrap();
         total.fetch_add(right(sock, Way::Out, &kernel), Ordering::Relaxed);
-        sock::free(sock);
+        socket::free(sock);
     }
     // Some of it even while they met.
     assert!(total.into_inner() > 1000);
@@ -307,7 +307,7 @@ fn what_is_about_to_be_written_need_not_be_there_when_it_is() {
     write(&[&bytes[5000..]], 500);
     assert!(!sock.prefix.wants(Way::Out));
     assert_eq!(right(sock, Way::Out, &bytes), 13);
-    sock::free(sock);
+    socket::free(sock);
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn memory_that_is_gone_ends_a_direction() {
     assert!(!sock.prefix.wants(Way::Out));
     // What was there of it is as good as before.
     assert_eq!(right(sock, Way::Out, &[0; 8192]), 13);
-    sock::free(sock);
+    socket::free(sock);
     let sock = end(role::CONNECTING);
     let pass = pass(sock, Way::Out);
     let gone = page.wrapping_add(4096);
@@ -345,7 +345,7 @@ fn memory_that_is_gone_ends_a_direction() {
     unsafe { observe_passed::sendmsg(&pass, 3, Entry::FRESH, -1, gone.cast(), 0) };
     assert!(!sock.prefix.wants(Way::Out) && sock.prefix.wants(Way::In));
     observe_passed::finish(pass, 3);
-    sock::free(sock);
+    socket::free(sock);
     // SAFETY: the rest of it.
     unsafe { sys::unmap(page, 4096) };
 }
@@ -380,13 +380,13 @@ fn what_a_file_sent_is_read_again() {
     // More than the file has.
     whole(20_000, &20_001);
     assert!(!a.prefix.wants(Way::Out));
-    [a, b].into_iter().for_each(sock::free);
+    [a, b].into_iter().for_each(socket::free);
 }
 
 #[test]
 fn tracks_are_freed_with_the_socket_but_not_under_a_call() {
     // SAFETY: no other thread frees them.
-    let kept = |sock: &Sock| unsafe { sock.prefix.tracks() }.is_some();
+    let kept = |sock: &Socket| unsafe { sock.prefix.tracks() }.is_some();
     let sock = end(role::CONNECTING);
     assert!(!kept(sock));
     call(sock, Way::Out, b"abc");
@@ -395,12 +395,12 @@ fn tracks_are_freed_with_the_socket_but_not_under_a_call() {
     assert!(!kept(sock) && reach(sock) == (0, 0));
     call(sock, Way::Out, b"def");
     assert!(!kept(sock));
-    sock::free(sock);
+    socket::free(sock);
 
     let sock = end(role::CONNECTING);
     call(sock, Way::Out, b"abc");
     let under_way = pass(sock, Way::Out);
-    sock::free(sock);
+    socket::free(sock);
     assert!(kept(sock));
     // Too late: the direction has ended.
     over(under_way, &[b"def"], 3);
@@ -429,5 +429,5 @@ fn a_forked_child_goes_on_where_no_call_was_under_way() {
     assert!(!sock.prefix.wants(Way::Out) && !sock.prefix.wants(Way::In));
     assert_eq!(reach(sock), (0, 0));
     observe_passed::finish(other, -1);
-    sock::free(sock);
+    socket::free(sock);
 }

@@ -4,7 +4,7 @@ use crate::demote::{self, Which};
 use crate::direct::{self, Found, Wants};
 use crate::emulated_reset::{self, Resetting};
 use crate::io_wait::IoWait;
-use crate::sock::{Event, Sock, State};
+use crate::socket::{Event, Socket, State};
 use crate::tcp::{self, AtHand, at_hand};
 use crate::verdict::Error;
 use crate::{PUBLISH, jobs, peer_end, recv, remote, unread_copy, upgrade, wake};
@@ -45,7 +45,7 @@ pub(super) enum Look {
 
 /// What a receive that looks has, and wants.
 pub(super) struct Call<'a> {
-    pub sock: &'static Sock,
+    pub sock: &'static Socket,
     pub fd: c_int,
     pub cursor: &'a mut Cursor,
     /// Bytes that fit into the buffers still.
@@ -370,7 +370,7 @@ impl Call<'_> {
 
 /// Before the link's bytes, or those that the peer still owes, an end of TCP from another host is a
 /// death, unless it is this end's own.
-fn end_of_tcp(sock: &'static Sock, fd: c_int, look: Look) -> Look {
+fn end_of_tcp(sock: &'static Socket, fd: c_int, look: Look) -> Look {
     if !matches!(look, Look::End) || !sock.carrier().ends_by_record {
         return look;
     }
@@ -385,7 +385,7 @@ fn end_of_tcp(sock: &'static Sock, fd: c_int, look: Look) -> Look {
 }
 
 /// Copies what lies in the ring without taking it, or with MSG_TRUNC says how much it is.
-unsafe fn peek_ring(sock: &'static Sock, cursor: &mut Cursor, flags: c_int) -> usize {
+unsafe fn peek_ring(sock: &'static Socket, cursor: &mut Cursor, flags: c_int) -> usize {
     let (Some(dir), Some(ring)) = (sock.rx.dir(), sock.rx.ring()) else {
         return 0;
     };
@@ -405,7 +405,7 @@ unsafe fn peek_ring(sock: &'static Sock, cursor: &mut Cursor, flags: c_int) -> u
 /// The ring is empty: what does the silent TCP say? `begun`: the call has got something, so that an
 /// end or an error is the next one's to report.
 #[cold]
-fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
+fn empty(sock: &'static Socket, fd: c_int, begun: bool) -> Look {
     if !tcp::speaks(fd, sock.rcvlowat.load(Ordering::Relaxed) > 1) {
         return Look::Empty;
     }
@@ -473,7 +473,7 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
 }
 
 /// As [`empty`], where what TCP says may be a record.
-fn empty_beside_record(sock: &'static Sock, fd: c_int, has_more: impl Fn() -> bool) -> Look {
+fn empty_beside_record(sock: &'static Socket, fd: c_int, has_more: impl Fn() -> bool) -> Look {
     let had_ended = tcp::has_ended(fd);
     if remote::hear_tcp(sock, fd) || has_more() || !had_ended && tcp::has_ended(fd) {
         return Look::Again;

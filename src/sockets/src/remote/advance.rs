@@ -13,7 +13,7 @@
 use super::link::{is_remote, of, reads_link};
 use super::record_rx::hear_tcp;
 use super::stream::{follow_tx_locked, given_up, settle_tx, tell_readers};
-use crate::sock::{self, Sock, State};
+use crate::socket::{self, Socket, State};
 use crate::upgrade::{self, Switch};
 use crate::{jobs, resend, tcp};
 use core::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use sluice_stream::record::Out;
 use sluice_transport::verbs::endpoint::{Endpoint, Lost};
 
 /// By the control thread: goes on with the switch of the socket's stream, or with its way back.
-pub fn advance(sock: &'static Sock) {
+pub fn advance(sock: &'static Socket) {
     let Ok(_rx) = sock.rx.lock.enter() else {
         return;
     };
@@ -44,7 +44,7 @@ pub fn advance(sock: &'static Sock) {
 }
 
 /// Under both locks.
-fn switch(sock: &'static Sock, endpoint: &Endpoint, stream: u16) {
+fn switch(sock: &'static Socket, endpoint: &Endpoint, stream: u16) {
     let mut entered = false;
     loop {
         let read = match sock.rx.state() {
@@ -107,7 +107,7 @@ fn switch(sock: &'static Sock, endpoint: &Endpoint, stream: u16) {
 /// Before the peer is told what lets it write a record: once its N is known TCP is read up to
 /// there, and not only when the program reads on. From here on what TCP has may be for this
 /// library. Whether that is new.
-fn enter(sock: &'static Sock, pump: &mut Pump, stream: u16) -> bool {
+fn enter(sock: &'static Socket, pump: &mut Pump, stream: u16) -> bool {
     let known = pump.transit(stream).and_then(|t| t.peer_n());
     let (Some(n), Some(dir)) = (known, sock.rx.dir()) else {
         return false;
@@ -122,13 +122,13 @@ fn enter(sock: &'static Sock, pump: &mut Pump, stream: u16) -> bool {
 }
 
 /// Under the rx lock: is no read in the kernel, and comes none there that a doorbell does not end?
-fn consents(sock: &Sock) -> bool {
+fn consents(sock: &Socket) -> bool {
     let dir = sock.rx.dir();
     dir.is_some_and(|dir| dir.rx_wishes.consent.load(Ordering::Relaxed) == 1)
 }
 
 /// Under both locks: fixes our N, if it may be now.
-fn fix(sock: &'static Sock, endpoint: &Endpoint, stream: u16, entered: &mut bool) -> bool {
+fn fix(sock: &'static Socket, endpoint: &Endpoint, stream: u16, entered: &mut bool) -> bool {
     if sock.tx.state() != State::Proved || !consents(sock) || sock.tx.in_kernel() != 0 {
         return false;
     }
@@ -161,7 +161,7 @@ fn fix(sock: &'static Sock, endpoint: &Endpoint, stream: u16, entered: &mut bool
 pub fn lost(near: &'static Link, endpoint: &Endpoint, late: bool) -> bool {
     let mut all = true;
     for stream in endpoint.streams() {
-        let Some(sock) = sock::sock_of(near, u32::from(stream)) else {
+        let Some(sock) = socket::sock_of(near, u32::from(stream)) else {
             continue;
         };
         let over = || tcp::has_ended(sock.fd.load(Ordering::Relaxed));

@@ -10,7 +10,7 @@
 
 use super::link::of;
 use crate::io_wait::IoWait;
-use crate::sock::{Known, Sock};
+use crate::socket::{Known, Socket};
 use crate::wake;
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
@@ -24,7 +24,7 @@ const MOST: usize = 64 << 20;
 
 /// Has the socket lent a buffer?
 #[inline]
-pub fn is_any(sock: &Sock) -> bool {
+pub fn is_any(sock: &Socket) -> bool {
     sock.lent.frame.load(Ordering::Relaxed) != 0
 }
 
@@ -40,7 +40,7 @@ pub enum Found {
 
 /// A recv is about to wait, and nothing is there: lends its buffer if that is worth it. True: it
 /// did.
-pub fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, io_wait: &mut IoWait) -> bool {
+pub fn lend(sock: &'static Socket, cursor: &Cursor, waitall: bool, io_wait: &mut IoWait) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return false;
     };
@@ -113,7 +113,7 @@ pub fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, io_wait: &mut I
 }
 
 /// The recv whose buffer is lent looks again.
-pub fn look(sock: &'static Sock, cursor: &mut Cursor, io_wait: &mut IoWait) -> Found {
+pub fn look(sock: &'static Socket, cursor: &mut Cursor, io_wait: &mut IoWait) -> Found {
     let lent = &sock.lent;
     if lent.frame.load(Ordering::Relaxed) != io_wait.frame() {
         // Another recv's: what is there goes to the first that comes.
@@ -161,7 +161,7 @@ pub fn look(sock: &'static Sock, cursor: &mut Cursor, io_wait: &mut IoWait) -> F
 }
 
 /// The words move over bytes that did not lie in the ring.
-fn consume(sock: &'static Sock, n: usize) -> bool {
+fn consume(sock: &'static Socket, n: usize) -> bool {
     let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) else {
         return false;
     };
@@ -181,14 +181,14 @@ fn consume(sock: &'static Sock, n: usize) -> bool {
     true
 }
 
-fn forget(sock: &Sock, io_wait: &mut IoWait) {
+fn forget(sock: &Socket, io_wait: &mut IoWait) {
     sock.lent.frame.store(0, Ordering::Relaxed);
     io_wait.lent = false;
     sluice_runtime::thread::unblock_signals(io_wait.mask.take());
 }
 
 /// The buffer is its program's again, of whichever recv: what has landed there goes to the ring.
-pub fn end(sock: &'static Sock) {
+pub fn end(sock: &'static Socket) {
     sock.lent.shut();
     if sock.lent.frame.swap(0, Ordering::Relaxed) == 0 {
         return;
@@ -216,7 +216,7 @@ pub fn end(sock: &'static Sock) {
 }
 
 /// The recv of this wait leaves, or does not sleep: its buffer is its own again.
-pub fn back(sock: &'static Sock, io_wait: &mut IoWait) {
+pub fn back(sock: &'static Socket, io_wait: &mut IoWait) {
     if sock.lent.frame.load(Ordering::Relaxed) == io_wait.frame() {
         end(sock);
     }

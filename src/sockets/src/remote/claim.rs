@@ -2,7 +2,7 @@
 
 use super::PATIENCE_NS;
 use crate::emulated_reset;
-use crate::sock::{Event, Half, Sock, State};
+use crate::socket::{Event, Half, Socket, State};
 use crate::unread_copy::owed;
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
@@ -36,7 +36,7 @@ pub(super) fn leaving(reason: Reason) -> Leave {
 
 /// As [`leaving`], of this socket: what a relative that holds it, too, is to read next must come by
 /// TCP, also if this process goes on with it, or closes it.
-pub(crate) fn leaving_of(sock: &Sock, reason: Reason) -> Leave {
+pub(crate) fn leaving_of(sock: &Socket, reason: Reason) -> Leave {
     if sock.is_shared() {
         Leave::Hand
     } else {
@@ -46,7 +46,7 @@ pub(crate) fn leaving_of(sock: &Sock, reason: Reason) -> Leave {
 
 /// Under the half's lock, in a child of the process whose stream it is: has that bring it to TCP,
 /// which is this half's then.
-pub fn claim(sock: &'static Sock, half: &Half) {
+pub fn claim(sock: &'static Socket, half: &Half) {
     if half.state() != State::Inherited {
         return;
     }
@@ -81,7 +81,7 @@ pub fn claim(sock: &'static Sock, half: &Half) {
 const OWNER_NS: u64 = 20_000_000;
 
 /// Whether what lay unread is still to come by TCP. `None`: nobody hands the stream over.
-fn await_handing(sock: &'static Sock) -> Option<bool> {
+fn await_handing(sock: &'static Socket) -> Option<bool> {
     let family = sock.family()?;
     let end = sys::now_ns() + PATIENCE_NS;
     let owner = family.want();

@@ -8,7 +8,7 @@ use super::claim::leaving;
 use super::link::{is_held, is_remote, of};
 use super::record::awaits_record;
 use super::stream::demote;
-use crate::sock::{self, Sock, State};
+use crate::socket::{self, Socket, State};
 use crate::{fork_shared, tcp};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
@@ -22,7 +22,7 @@ pub fn answer_calls() {
     if SEEN.swap(calls, Ordering::Relaxed) == calls {
         return;
     }
-    sock::for_all(|sock| {
+    socket::for_all(|sock| {
         if is_remote(sock) && sock.family().is_some_and(fork_shared::Family::is_wanted) {
             demote(sock, Reason::Fork);
         }
@@ -30,7 +30,7 @@ pub fn answer_calls() {
 }
 
 /// The stream was given up for this reason: waits until the next user may use the socket.
-pub fn finish(sock: &'static Sock, reason: Reason) {
+pub fn finish(sock: &'static Socket, reason: Reason) {
     let until_ns = sys::now_ns() + PATIENCE_NS;
     if leaving(reason) == Leave::Hand {
         hand_over(sock, until_ns);
@@ -41,7 +41,7 @@ pub fn finish(sock: &'static Sock, reason: Reason) {
 
 /// As [`finish`], for a program that reads on where nobody hides the peer's record: what it has
 /// written may follow.
-pub fn finish_reading(sock: &'static Sock, reason: Reason) {
+pub fn finish_reading(sock: &'static Socket, reason: Reason) {
     let until_ns = sys::now_ns() + PATIENCE_NS;
     drive_while(sock, until_ns, || sock.rx.state() != State::Plain);
     if sock.rx.state() != State::Plain {
@@ -50,7 +50,7 @@ pub fn finish_reading(sock: &'static Sock, reason: Reason) {
 }
 
 /// As [`finish`], of a stream whose program goes on with it, no longer than `ns`.
-pub fn finish_within(sock: &'static Sock, ns: u64) {
+pub fn finish_within(sock: &'static Socket, ns: u64) {
     drive_while(sock, sys::now_ns() + ns, || {
         sock.tx.state() == State::Resending
     });
@@ -58,7 +58,7 @@ pub fn finish_within(sock: &'static Sock, ns: u64) {
 
 /// For a socket that others are to read and write next, or that is about to be closed with the
 /// process: drives the link until TCP has all of it, 5 s at most; then it is reset.
-fn hand_over(sock: &'static Sock, until_ns: u64) {
+fn hand_over(sock: &'static Socket, until_ns: u64) {
     loop {
         advance(sock);
         let Some((endpoint, stream)) = of(sock) else {
@@ -87,7 +87,7 @@ fn hand_over(sock: &'static Sock, until_ns: u64) {
 
 /// As [`hand_over`], for what the program is through with: until nothing is left to send, and the
 /// peer's record is here.
-pub fn release(sock: &'static Sock, until_ns: u64) {
+pub fn release(sock: &'static Socket, until_ns: u64) {
     drive_while(sock, until_ns, || {
         sock.tx.state() == State::Resending || awaits_record(sock)
     });
@@ -95,14 +95,14 @@ pub fn release(sock: &'static Sock, until_ns: u64) {
 
 /// The program may know of bytes that were dropped: waits until TCP brings the first of them, or
 /// the stream has returned to it.
-pub fn await_return(sock: &'static Sock, until_ns: u64) {
+pub fn await_return(sock: &'static Socket, until_ns: u64) {
     drive_while(sock, until_ns, || {
         let fd = sock.fd.load(Ordering::Relaxed);
         sock.rx.state() != State::Returning || !tcp::has_bytes(fd)
     });
 }
 
-fn drive_while(sock: &'static Sock, until_ns: u64, goes_on: impl Fn() -> bool) {
+fn drive_while(sock: &'static Socket, until_ns: u64, goes_on: impl Fn() -> bool) {
     while is_remote(sock) && goes_on() && sys::now_ns() < until_ns {
         advance(sock);
         if goes_on() {
@@ -113,7 +113,7 @@ fn drive_while(sock: &'static Sock, until_ns: u64, goes_on: impl Fn() -> bool) {
 
 /// Sleeps until the link or TCP has news, or 1 ms is over, since TCP does not tell that all was
 /// acknowledged.
-fn wait(sock: &'static Sock, until_ns: u64) {
+fn wait(sock: &'static Socket, until_ns: u64) {
     let Some((endpoint, _)) = of(sock) else {
         return;
     };

@@ -4,7 +4,7 @@ use super::STARVE_NS;
 use super::handover::finish_within;
 use super::link::{of, yield_while};
 use super::stream::demote;
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use crate::wait;
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
@@ -20,7 +20,7 @@ use sluice_transport::verbs::endpoint_state::EndpointState;
 ///
 /// Where all goes directly, and the call `waits` if it must: also until the reader has lent a
 /// buffer for it, or if it does not for a while, until TCP has it.
-pub fn land(sock: &'static Sock, waits: impl Fn() -> bool) {
+pub fn land(sock: &'static Socket, waits: impl Fn() -> bool) {
     const LAND_NS: u64 = 5_000_000;
     let Some((endpoint, stream)) = of(sock).filter(|_| verbs::mode::is_on()) else {
         return;
@@ -34,7 +34,7 @@ pub fn land(sock: &'static Sock, waits: impl Fn() -> bool) {
 }
 
 #[cold]
-fn await_taker(sock: &'static Sock, endpoint: &Endpoint, stream: u16) {
+fn await_taker(sock: &'static Socket, endpoint: &Endpoint, stream: u16) {
     // Not for long: a reader that is stopped has nothing to say.
     const WORD_NS: u64 = 200_000_000;
     let generation = sock.generation.load(Ordering::Acquire);

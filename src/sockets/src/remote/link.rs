@@ -1,6 +1,6 @@
 //! What a socket asks of the link that its stream to another host goes by.
 
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use crate::tcp;
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
@@ -10,12 +10,12 @@ use sluice_transport::verbs::endpoint::Endpoint;
 
 /// Does the socket's stream go to another host?
 #[inline]
-pub fn is_remote(sock: &Sock) -> bool {
+pub fn is_remote(sock: &Socket) -> bool {
     sock.link().is_some_and(verbs::is_to_another_host)
 }
 
 /// The queue pair that carries a socket's stream to another host, and the stream's number there.
-pub fn of(sock: &Sock) -> Option<(&'static Endpoint, u16)> {
+pub fn of(sock: &Socket) -> Option<(&'static Endpoint, u16)> {
     let link = sock.link().filter(|link| !link.is_foreign())?;
     Some((
         verbs::endpoint_of(link)?,
@@ -26,18 +26,18 @@ pub fn of(sock: &Sock) -> Option<(&'static Endpoint, u16)> {
 /// Does nothing of the program's come by TCP any more, unless the stream is given up? So it is
 /// before the peer can know that a record of its own may come, and until that is taken out.
 #[inline]
-pub fn reads_link(sock: &Sock) -> bool {
+pub fn reads_link(sock: &Socket) -> bool {
     sock.rx.state() == State::Link && is_remote(sock)
 }
 
 /// Is what TCP has next not the program's? Else it lies after bytes of the link's, which are to be
 /// read first, or there is none.
-pub fn hides_tcp(sock: &Sock) -> bool {
+pub fn hides_tcp(sock: &Socket) -> bool {
     reads_link(sock) && tcp::has_bytes(sock.fd.load(Ordering::Relaxed)) && !is_decided(sock)
 }
 
 /// Is the record heard, or none to come?
-fn is_decided(sock: &Sock) -> bool {
+fn is_decided(sock: &Socket) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return true;
     };
@@ -46,7 +46,7 @@ fn is_decided(sock: &Sock) -> bool {
 }
 
 /// Under the tx lock: does a buffer of the peer's wait for what is sent?
-pub fn goes_direct(sock: &Sock) -> bool {
+pub fn goes_direct(sock: &Socket) -> bool {
     let Some((endpoint, stream)) = of(sock).filter(|_| sluice_transport::verbs::mode::is_on())
     else {
         return false;
@@ -72,7 +72,7 @@ pub(super) fn yield_while(endpoint: &Endpoint, ns: u64, goes_on: impl Fn() -> bo
 /// The connection is about to be reset, and what was sent has gone by another way, which the reset
 /// may overtake: waits until the peer's device has what was posted. Not for long: a peer's device
 /// answers also for one that is stopped.
-pub fn deliver(sock: &Sock) {
+pub fn deliver(sock: &Socket) {
     const DELIVER_NS: u64 = 20_000_000;
     let Some((endpoint, _)) = of(sock) else {
         return;
@@ -92,7 +92,7 @@ pub fn deliver(sock: &Sock) {
 /// for all that was read. It may wait for that from two thirds of the ring on, of which half may
 /// have been read without a word.
 #[inline]
-pub fn wants_more(sock: &Sock, unread: u64, ring_len: u64) {
+pub fn wants_more(sock: &Socket, unread: u64, ring_len: u64) {
     const LEAST: u64 = 32 << 10;
     if unread > LEAST.min(ring_len / 8) && is_remote(sock) {
         flush(sock);
@@ -100,25 +100,25 @@ pub fn wants_more(sock: &Sock, unread: u64, ring_len: u64) {
 }
 
 #[cold]
-fn flush(sock: &Sock) {
+fn flush(sock: &Socket) {
     if let Some((endpoint, stream)) = of(sock) {
         endpoint.with_stream(stream, |pump| pump.flush(stream));
     }
 }
 
 /// Is the stream on its way from TCP to the link? What its program writes waits in the ring.
-pub fn is_switching(sock: &Sock) -> bool {
+pub fn is_switching(sock: &Socket) -> bool {
     is_remote(sock) && !sock.upgraded.load(Ordering::Relaxed)
 }
 
 /// Does the peer wait for this end to read TCP?
-pub fn is_far(sock: &Sock) -> bool {
+pub fn is_far(sock: &Socket) -> bool {
     of(sock)
         .is_some_and(|(endpoint, stream)| endpoint.with(|pump| pump.is_far(stream)) == Some(true))
 }
 
 /// Must a write after a demotion wait for the link, or the peer, rather than for TCP?
-pub fn is_held(sock: &'static Sock) -> bool {
+pub fn is_held(sock: &'static Socket) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return false;
     };

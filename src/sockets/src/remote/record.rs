@@ -3,7 +3,7 @@
 
 use super::Before;
 use super::link::of;
-use crate::sock::Sock;
+use crate::socket::Socket;
 use crate::{jobs, options, tcp};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
@@ -12,7 +12,7 @@ use sluice_stream::record::{Leave, Out, RECORD_LEN};
 use sluice_transport::verbs::endpoint::Endpoint;
 
 /// Tells the pump that this end gives the stream up.
-pub fn leave_stream(sock: &Sock, endpoint: &Endpoint, stream: u16, how: Leave) {
+pub fn leave_stream(sock: &Socket, endpoint: &Endpoint, stream: u16, how: Leave) {
     if how == Leave::Hand {
         sock.handed.store(true, Ordering::Relaxed);
     }
@@ -27,14 +27,14 @@ pub fn leave_stream(sock: &Sock, endpoint: &Endpoint, stream: u16, how: Leave) {
 }
 
 /// Both directions are shut down: the peer's record would meet a socket that answers by a reset.
-pub fn wants_no_answer(sock: &'static Sock) {
+pub fn wants_no_answer(sock: &'static Socket) {
     if let Some((endpoint, stream)) = of(sock) {
         leave_stream(sock, endpoint, stream, Leave::Close);
     }
 }
 
 /// Under the tx lock, in state Resending: writes the record, if one is due.
-pub fn before_resend(sock: &'static Sock) -> Before {
+pub fn before_resend(sock: &'static Socket) -> Before {
     let Some((endpoint, stream)) = of(sock) else {
         return Before::Over;
     };
@@ -110,7 +110,7 @@ pub(crate) fn part_of(endpoint: &Endpoint, stream: u16, head: &mut [u8; RECORD_L
 /// Under the tx lock, when all is sent again: may TCP be closed? After the word that no record is
 /// wanted one may be under way that crossed it, and would meet a closed socket, which resets: not
 /// before TCP has acknowledged all.
-pub fn may_finish(sock: &'static Sock) -> bool {
+pub fn may_finish(sock: &'static Socket) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return true;
     };
@@ -121,7 +121,7 @@ pub fn may_finish(sock: &'static Sock) -> bool {
 
 /// After this end's word that it wants no record: may one of the peer's still come that crossed
 /// it? One that is here is removed.
-pub(super) fn may_cross(sock: &'static Sock, endpoint: &Endpoint, stream: u16) -> bool {
+pub(super) fn may_cross(sock: &'static Socket, endpoint: &Endpoint, stream: u16) -> bool {
     let last = endpoint.with(|pump| pump.transit(stream).is_some_and(|t| t.said_last()));
     if last != Some(true) {
         return false;
@@ -138,7 +138,7 @@ pub(super) fn may_cross(sock: &'static Sock, endpoint: &Endpoint, stream: u16) -
 
 /// Is the peer's record under way to a socket that the program is through with? A close before it
 /// comes would be answered by a reset, which takes what is under way from here.
-pub fn awaits_record(sock: &Sock) -> bool {
+pub fn awaits_record(sock: &Socket) -> bool {
     let awaits = of(sock).and_then(|(endpoint, stream)| {
         endpoint.with(|pump| pump.transit(stream).is_some_and(|t| t.awaits_record()))
     });

@@ -7,7 +7,7 @@
 use super::link::{hides_tcp, is_remote, of, reads_link};
 use super::record::{drop_crossing, part_of};
 use super::stream::{follow_tx, given_up, go_back};
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use crate::{jobs, tcp};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
@@ -16,7 +16,7 @@ use sluice_stream::record::{Head, RECORD_LEN};
 use sluice_transport::verbs::endpoint::{Endpoint, Lost};
 
 /// Under the rx lock: what TCP has to tell is looked at, up to the peer's record. True: look again.
-pub fn hear_tcp(sock: &'static Sock, fd: i32) -> bool {
+pub fn hear_tcp(sock: &'static Socket, fd: i32) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return false;
     };
@@ -30,7 +30,7 @@ pub fn hear_tcp(sock: &'static Sock, fd: i32) -> bool {
     go_back(sock, endpoint, stream) || changed
 }
 
-fn hear_head(sock: &'static Sock, fd: i32, endpoint: &Endpoint, stream: u16) -> bool {
+fn hear_head(sock: &'static Socket, fd: i32, endpoint: &Endpoint, stream: u16) -> bool {
     let read = sock.rx.from.load(Ordering::Relaxed);
     let at_head = endpoint.with_stream(stream, |pump| {
         let _ = pump.on_tcp_read(stream, read);
@@ -99,7 +99,13 @@ fn hear_head(sock: &'static Sock, fd: i32, endpoint: &Endpoint, stream: u16) -> 
 }
 
 /// The peer's record is here, `len` bytes of it on TCP still.
-fn take_record(sock: &'static Sock, fd: i32, endpoint: &Endpoint, stream: u16, len: usize) -> bool {
+fn take_record(
+    sock: &'static Socket,
+    fd: i32,
+    endpoint: &Endpoint,
+    stream: u16,
+    len: usize,
+) -> bool {
     let removed = remove(sock, fd, len);
     let asks = endpoint.with_stream(stream, |pump| {
         pump.on_record_removed(stream, removed as u64);
@@ -115,7 +121,7 @@ fn take_record(sock: &'static Sock, fd: i32, endpoint: &Endpoint, stream: u16, l
 
 /// Bytes lie on TCP that only more can decide about. Have they for so long that the peer is taken
 /// for dead, or is it already?
-fn is_dead_by_silence(sock: &'static Sock, endpoint: &Endpoint, stream: u16) -> bool {
+fn is_dead_by_silence(sock: &'static Socket, endpoint: &Endpoint, stream: u16) -> bool {
     if is_silent(sock, endpoint, stream) {
         endpoint.with(|pump| {
             if let Some(transit) = pump.transit(stream) {
@@ -136,7 +142,7 @@ fn is_dead_by_silence(sock: &'static Sock, endpoint: &Endpoint, stream: u16) -> 
 const UNDECIDED_NS: u64 = 2_000_000_000;
 
 /// Have bytes that only more can decide about been there for that long?
-fn is_silent(sock: &'static Sock, endpoint: &Endpoint, stream: u16) -> bool {
+fn is_silent(sock: &'static Socket, endpoint: &Endpoint, stream: u16) -> bool {
     let undecided = endpoint.with(|pump| pump.transit(stream).is_some_and(|t| t.is_undecided()));
     if undecided != Some(true) {
         return false;
@@ -152,7 +158,7 @@ fn is_silent(sock: &'static Sock, endpoint: &Endpoint, stream: u16) -> bool {
 
 /// Takes so many bytes of a record out of TCP: they lie there, a peek has shown them, and nobody
 /// else reads.
-fn remove(sock: &Sock, fd: i32, len: usize) -> usize {
+fn remove(sock: &Socket, fd: i32, len: usize) -> usize {
     let mut gone = [0u8; RECORD_LEN];
     let len = len.min(RECORD_LEN);
     // SAFETY: room of ours.
@@ -164,7 +170,7 @@ fn remove(sock: &Sock, fd: i32, len: usize) -> usize {
 }
 
 /// A record, or a part of one, was taken out of the socket's TCP.
-pub fn note_removed(sock: &Sock) {
+pub fn note_removed(sock: &Socket) {
     let count = REMOVED.fetch_add(1, Ordering::SeqCst) + 1;
     sock.heard.store(count, Ordering::SeqCst);
 }
@@ -173,7 +179,7 @@ pub fn note_removed(sock: &Sock) {
 static REMOVED: AtomicU64 = AtomicU64::new(0);
 
 /// How many records, or parts of them, this process has taken out of TCP. If it takes one out of a
-/// socket's later on ([`Sock::heard`]), what the kernel has told of that since may have been this
+/// socket's later on ([`Socket::heard`]), what the kernel has told of that since may have been this
 /// one.
 pub fn records() -> u64 {
     REMOVED.load(Ordering::SeqCst)
@@ -181,7 +187,7 @@ pub fn records() -> u64 {
 
 /// Under the rx lock: TCP has come to its end while the link's bytes, or those that come after
 /// them, are awaited. Whether the program sees that end; else the connection is reset.
-pub fn tcp_ended(sock: &'static Sock) -> bool {
+pub fn tcp_ended(sock: &'static Socket) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return true;
     };
@@ -202,7 +208,7 @@ pub fn tcp_ended(sock: &'static Sock) -> bool {
 
 /// Hears what TCP has to tell, if that is no byte of the program's; whether there is something of
 /// that kind left.
-pub fn hears(sock: &'static Sock) -> bool {
+pub fn hears(sock: &'static Socket) -> bool {
     if reads_link(sock)
         && let Ok(_section) = sock.rx.lock.enter()
     {
@@ -213,7 +219,7 @@ pub fn hears(sock: &'static Sock) -> bool {
 
 /// Under no lock, of a socket that the program is through with: does TCP hold bytes for it, which
 /// nobody reads any more? The peer's record is none of them.
-pub fn has_input(sock: &'static Sock, fd: i32) -> bool {
+pub fn has_input(sock: &'static Socket, fd: i32) -> bool {
     if tcp::unread(fd) == 0 {
         return false;
     }

@@ -6,7 +6,7 @@ use super::claim::{claim, leaving_of};
 use super::link::of;
 use super::record::{leave_stream, may_cross};
 use crate::resend::{self, Resent};
-use crate::sock::{Event, Sock, State};
+use crate::socket::{Event, Socket, State};
 use crate::{emulated_reset, jobs, leave, options, wake, why};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
@@ -16,7 +16,7 @@ use sluice_transport::verbs::endpoint::{Endpoint, Lost};
 
 /// Under the tx lock, in state Proved or Link: the stream is given up, and what is not sent goes
 /// back to TCP.
-pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
+pub fn settle_tx(sock: &'static Socket, reason: Reason) -> Resent {
     let (Some((endpoint, stream)), Some(dir)) = (of(sock), sock.tx.dir()) else {
         return Resent::All;
     };
@@ -39,7 +39,7 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
 }
 
 /// Under the tx lock: nothing more is put into the ring.
-fn settle(sock: &'static Sock, dir: &Direction) -> Resent {
+fn settle(sock: &'static Socket, dir: &Direction) -> Resent {
     dir.tx.tail.flag();
     // What the ring holds beyond what the record will tell of.
     sock.staged.stage(sock.fd.load(Ordering::Relaxed));
@@ -53,7 +53,7 @@ fn settle(sock: &'static Sock, dir: &Direction) -> Resent {
 
 /// The stream is given up. False: it is not, since this is a handler that interrupted a read of
 /// this thread's.
-pub fn demote(sock: &'static Sock, reason: Reason) -> bool {
+pub fn demote(sock: &'static Socket, reason: Reason) -> bool {
     let Ok(_rx) = sock.rx.lock.enter() else {
         return false;
     };
@@ -73,7 +73,7 @@ pub fn demote(sock: &'static Sock, reason: Reason) -> bool {
 
 /// Under the rx lock, in any state but Plain: the stream is given up. What the link has brought is
 /// still read.
-pub fn settle_rx(sock: &'static Sock, reason: Reason) {
+pub fn settle_rx(sock: &'static Socket, reason: Reason) {
     let Some((endpoint, stream)) = of(sock) else {
         return;
     };
@@ -85,7 +85,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
 
 /// Under both locks or the rx lock: when all of the link's bytes are read and TCP goes on, it is
 /// TCP's turn.
-pub(crate) fn go_back(sock: &'static Sock, endpoint: &Endpoint, stream: u16) -> bool {
+pub(crate) fn go_back(sock: &'static Socket, endpoint: &Endpoint, stream: u16) -> bool {
     let Some(dir) = sock.rx.dir() else {
         return false;
     };
@@ -135,14 +135,14 @@ pub(crate) fn go_back(sock: &'static Sock, endpoint: &Endpoint, stream: u16) -> 
 }
 
 /// Wakes threads that wait for bytes: the kernel has them from now on, or soon.
-pub(super) fn tell_readers(sock: &'static Sock) {
+pub(super) fn tell_readers(sock: &'static Socket) {
     if let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) {
         let waiters = dir.rx_wishes.waiters.load(Ordering::SeqCst);
         wake::own_threads(link, waiters, sock.index.load(Ordering::Relaxed));
     }
 }
 
-fn finish_rx(sock: &'static Sock) {
+fn finish_rx(sock: &'static Socket) {
     if let Some(dir) = sock.rx.dir() {
         // A thread about to sleep for the link's bytes sees it.
         dir.rx.head.flag();
@@ -168,13 +168,13 @@ pub(crate) fn given_up(endpoint: &Endpoint) -> Reason {
 }
 
 /// Under the rx lock: the stream is on its way back. So is what is written.
-pub(crate) fn follow_tx(sock: &'static Sock, reason: Reason) {
+pub(crate) fn follow_tx(sock: &'static Socket, reason: Reason) {
     if let Ok(_section) = sock.tx.lock.enter() {
         follow_tx_locked(sock, reason);
     }
 }
 
-pub(super) fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
+pub(super) fn follow_tx_locked(sock: &'static Socket, reason: Reason) {
     match sock.tx.state() {
         State::Proved | State::Link => {
             why::count(sock, reason);

@@ -5,7 +5,7 @@ use super::{
     LARGE, PIECE, Room, call_by_tcp_ends, enter_kernel, finish, look, may_be_large, publish,
 };
 use crate::io_wait::Waited;
-use crate::sock::{Sock, State};
+use crate::socket::{Socket, State};
 use crate::verdict::{Error, Pass, Verdict};
 use crate::{after_tcp, direct, give_up, prefix, remote, trigger};
 use core::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use sluice_stats::Reason;
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn sendfile(
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: c_int,
     file: c_int,
     offset: *mut off64_t,
@@ -74,7 +74,7 @@ pub unsafe fn sendfile(
 /// Sends `total` bytes of the file from `position` on, or from the file's own where that is `None`.
 /// `ran`: handlers that had run when the call began.
 unsafe fn send_from(
-    sock: &'static Sock,
+    sock: &'static Socket,
     fd: c_int,
     file: c_int,
     position: &mut Option<i64>,

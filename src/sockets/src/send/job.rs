@@ -3,7 +3,7 @@
 use super::{Room, finish};
 use crate::demote::{self, Which};
 use crate::io_wait::{IoWait, Waited};
-use crate::sock::{Known, Sock};
+use crate::socket::{Known, Socket};
 use crate::verdict::{Error, Verdict};
 use crate::wait;
 use core::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use sluice_runtime::thread;
 
 /// A send going on.
 pub(crate) struct Job {
-    pub sock: &'static Sock,
+    pub sock: &'static Socket,
     pub fd: c_int,
     pub flags: c_int,
     /// Handlers that had run when the call began.

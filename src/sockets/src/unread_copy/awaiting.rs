@@ -3,7 +3,7 @@
 use super::owed::{SOME, owed_ns};
 use super::{are_others_reading, is_cut_off, is_over, renounce, unread_in_copy};
 use crate::io_wait::Waited;
-use crate::sock::Sock;
+use crate::socket::Socket;
 use crate::{remote, tcp};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
@@ -19,8 +19,8 @@ const OWED_NAP_NS: u64 = 200_000;
 /// waits for one at most. False: there is none. What is not known to have been in a ring ([`SOME`])
 /// is left to readers.
 #[cold]
-pub fn await_first_of(mut socks: impl Iterator<Item = &'static Sock>) -> bool {
-    let owes = |sock: &&Sock| !matches!(sock.rx.owed.load(Ordering::Relaxed), 0 | SOME);
+pub fn await_first_of(mut socks: impl Iterator<Item = &'static Socket>) -> bool {
+    let owes = |sock: &&Socket| !matches!(sock.rx.owed.load(Ordering::Relaxed), 0 | SOME);
     socks.find(owes).map(await_owed).is_some()
 }
 
@@ -30,7 +30,7 @@ pub fn await_first_of(mut socks: impl Iterator<Item = &'static Sock>) -> bool {
 /// [`Interrupted`](Waited::Interrupted): none of them comes, and a signal did meanwhile, which a
 /// call that goes on to wait tells.
 #[cold]
-pub fn await_owed(sock: &'static Sock) -> Waited {
+pub fn await_owed(sock: &'static Socket) -> Waited {
     let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
     if owed == SOME {
         // Of these one call waits.
@@ -81,7 +81,7 @@ pub fn await_owed(sock: &'static Sock) -> Waited {
 /// As [`await_owed`], until all of them are: for a call that tells how many there are, or is
 /// nobody's to follow. False: not all.
 #[cold]
-pub fn await_all_owed(sock: &'static Sock) -> bool {
+pub fn await_all_owed(sock: &'static Socket) -> bool {
     if sock.rx.owed.load(Ordering::Relaxed) == 0 {
         return true;
     }
@@ -92,7 +92,7 @@ pub fn await_all_owed(sock: &'static Sock) -> bool {
 /// As [`await_owed`], until there is as much as the call asks for, or TCP takes no more of it
 /// before some is read.
 #[cold]
-pub(crate) fn await_owed_for(sock: &'static Sock, asked: usize) -> Waited {
+pub(crate) fn await_owed_for(sock: &'static Socket, asked: usize) -> Waited {
     let waited = await_owed(sock);
     if waited != Waited::Interrupted {
         await_rest_owed(sock, asked as u64, STILL_NS);
@@ -105,7 +105,7 @@ const STILL_NS: u64 = 3_000_000;
 
 /// After [`await_owed`]: until `most` of what is owed is on TCP, or nothing more has come for
 /// `still_ns`. False: there is not so much.
-fn await_rest_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
+fn await_rest_owed(sock: &'static Socket, most: u64, still_ns: u64) -> bool {
     let (mut last, mut end) = (0, sys::now_ns() + still_ns);
     loop {
         // 0 where the peer was late.
@@ -128,13 +128,13 @@ fn await_rest_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
 }
 
 /// How many bytes TCP has brought, also those that nobody has read.
-pub fn by_tcp(sock: &Sock) -> u64 {
+pub fn by_tcp(sock: &Socket) -> u64 {
     sock.rx.kernel_bytes() + tcp::unread(sock.fd.load(Ordering::Relaxed))
 }
 
 /// A stream was demoted, and the program is about to end what it reads: waits until TCP has
 /// [brought](by_tcp) so many bytes. What is not there by then is the copy's.
-pub(crate) fn await_by_tcp(sock: &'static Sock, bytes: u64) {
+pub(crate) fn await_by_tcp(sock: &'static Socket, bytes: u64) {
     let begin = sys::now_ns();
     if begin < PAUSES_UNTIL_NS.load(Ordering::Relaxed) {
         return;
@@ -154,7 +154,7 @@ pub(crate) fn await_by_tcp(sock: &'static Sock, bytes: u64) {
 
 /// Has TCP bring what is owed, so that later calls look for none of it: the program is about to
 /// lose what that takes. One whose peer is late goes on looking.
-pub fn call_in(sock: &'static Sock) {
+pub fn call_in(sock: &'static Socket) {
     if await_all_owed(sock) {
         renounce_if(sock, || true);
     }
@@ -162,7 +162,7 @@ pub fn call_in(sock: &'static Sock) {
 
 /// Has TCP bring what is owed to a program that reads on where nobody counts: no later call can
 /// know what of it is still to come. What TCP has ended without stays for a reader by hooks.
-pub(crate) fn part_with(sock: &'static Sock) {
+pub(crate) fn part_with(sock: &'static Socket) {
     if sock.rx.owed.load(Ordering::Relaxed) == 0 {
         return;
     }
@@ -178,7 +178,7 @@ fn pause() {
 }
 
 /// Whether it did.
-fn renounce_if(sock: &'static Sock, is_so: impl Fn() -> bool) -> bool {
+fn renounce_if(sock: &'static Socket, is_so: impl Fn() -> bool) -> bool {
     let Ok(_section) = sock.rx.lock.enter() else {
         return false;
     };
@@ -190,7 +190,7 @@ fn renounce_if(sock: &'static Sock, is_so: impl Fn() -> bool) -> bool {
 }
 
 /// Nobody waits for what is owed any more; but what is kept of it is still watched.
-fn settle(sock: &'static Sock) {
+fn settle(sock: &'static Socket) {
     if !sock.unread_copy.are_kept() {
         sock.rx.owed.store(0, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
 //! How much TCP is to bring that was in a link before, and until when calls wait for it.
 
-use crate::sock::Sock;
+use crate::socket::Socket;
 use crate::stall_watch;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
@@ -15,8 +15,8 @@ pub fn owed_ns() -> u64 {
         50_000_000
     }
 }
-/// [`owed`](crate::sock::Half::owed) of a stream from another host that dropped bytes of the link:
-/// how many come by TCP instead is not known yet.
+/// [`owed`](crate::socket::Half::owed) of a stream from another host that dropped bytes of the
+/// link: how many come by TCP instead is not known yet.
 pub const SOME: u64 = u64::MAX;
 
 /// Until when a call that does not wait may have to wait for what is owed; 0: nothing ever was.
@@ -25,13 +25,13 @@ static OWED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 /// The same, of the socket that uses a stream of a link to another host.
 #[cfg(feature = "verbs")]
 pub fn owes_on(near: &'static sluice_fabric::shm::Link, index: u32) {
-    if let Some(sock) = crate::sock::sock_of(near, index) {
+    if let Some(sock) = crate::socket::sock_of(near, index) {
         owes(sock, SOME);
     }
 }
 
 /// Under the rx lock: what TCP is to bring by then was there before.
-pub fn owes(sock: &Sock, bytes: u64) {
+pub fn owes(sock: &Socket, bytes: u64) {
     sock.rx.owed.store(bytes, Ordering::Relaxed);
     OWED_UNTIL_NS.store(sys::rough_ns() + owed_ns(), Ordering::Relaxed);
 }

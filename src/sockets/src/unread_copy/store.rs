@@ -6,7 +6,7 @@ use sluice_fabric::ring::Ring;
 use sluice_fabric::sys;
 
 /// The copy; changed under the rx lock. Its last byte is that of TCP at
-/// [`owed`](crate::sock::Half::owed).
+/// [`owed`](crate::socket::Half::owed).
 #[derive(Debug)]
 pub struct UnreadCopy {
     pub(super) base: AtomicPtr<u8>,

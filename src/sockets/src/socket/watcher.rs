@@ -3,7 +3,7 @@
 //! What one is made of is the business of `readiness`, which gives its functions here when the
 //! first is made: until then no socket is in one.
 
-use crate::sock::Sock;
+use crate::socket::Socket;
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::shm::Link;
@@ -29,15 +29,15 @@ pub struct Calls {
     /// See [`Watcher::is_private`].
     pub is_private: fn(&'static Watcher) -> bool,
     /// See [`Watcher::adopt_stream`].
-    pub adopt_stream: fn(&'static Watcher, &'static Sock),
+    pub adopt_stream: fn(&'static Watcher, &'static Socket),
     /// See [`Watcher::forget_stream`].
-    pub forget_stream: fn(&'static Watcher, &'static Sock, &'static Link, u32),
+    pub forget_stream: fn(&'static Watcher, &'static Socket, &'static Link, u32),
     /// See [`Watcher::writes_by_tcp`].
-    pub writes_by_tcp: fn(&'static Watcher, &'static Sock, u64),
+    pub writes_by_tcp: fn(&'static Watcher, &'static Socket, u64),
     /// See [`Watcher::forget_sock`].
-    pub forget_sock: fn(&'static Watcher, &'static Sock),
+    pub forget_sock: fn(&'static Watcher, &'static Socket),
     /// See [`Watcher::withdraw`].
-    pub withdraw: fn(&'static Watcher, &'static Sock, c_int) -> bool,
+    pub withdraw: fn(&'static Watcher, &'static Socket, c_int) -> bool,
     /// See [`Watcher::add_entry`].
     pub add_entry: fn(&'static Watcher),
     /// See [`Watcher::drop_entry`].
@@ -49,11 +49,11 @@ pub struct Calls {
     /// See [`Watcher::empty_bell`].
     pub empty_bell: fn(&'static Watcher, &'static Link, u32),
     /// See [`number_goes`].
-    pub number_goes: fn(&'static Sock, c_int),
+    pub number_goes: fn(&'static Socket, c_int),
     /// See [`number_gone`].
-    pub number_gone: fn(&'static Sock, c_int),
+    pub number_gone: fn(&'static Socket, c_int),
     /// See [`slots_of`].
-    pub slots_of: fn(&'static Sock, &'static Link) -> u64,
+    pub slots_of: fn(&'static Socket, &'static Link) -> u64,
     /// See [`link_lost`].
     pub link_lost: fn(&'static Link),
 }
@@ -79,35 +79,35 @@ impl Watcher {
     }
 
     /// A registered socket has a stream.
-    pub fn adopt_stream(&'static self, sock: &'static Sock) {
+    pub fn adopt_stream(&'static self, sock: &'static Socket) {
         if let Some(calls) = CALLS.get() {
             (calls.adopt_stream)(self, sock);
         }
     }
 
     /// A registered socket's stream is over; its memory may be another stream's soon.
-    pub fn forget_stream(&'static self, sock: &'static Sock, link: &'static Link, index: u32) {
+    pub fn forget_stream(&'static self, sock: &'static Socket, link: &'static Link, index: u32) {
         if let Some(calls) = CALLS.get() {
             (calls.forget_stream)(self, sock, link, index);
         }
     }
 
     /// What a registered socket writes goes to TCP again. `waiters`: slots that wait for room.
-    pub fn writes_by_tcp(&'static self, sock: &'static Sock, waiters: u64) {
+    pub fn writes_by_tcp(&'static self, sock: &'static Socket, waiters: u64) {
         if let Some(calls) = CALLS.get() {
             (calls.writes_by_tcp)(self, sock, waiters);
         }
     }
 
     /// A registered socket is closed.
-    pub fn forget_sock(&'static self, sock: &'static Sock) {
+    pub fn forget_sock(&'static self, sock: &'static Socket) {
         if let Some(calls) = CALLS.get() {
             (calls.forget_sock)(self, sock);
         }
     }
 
     /// Takes a number that lingers out of the kernel's set. False: not possible.
-    pub fn withdraw(&'static self, sock: &'static Sock, fd: c_int) -> bool {
+    pub fn withdraw(&'static self, sock: &'static Socket, fd: c_int) -> bool {
         CALLS
             .get()
             .is_some_and(|calls| (calls.withdraw)(self, sock, fd))
@@ -150,21 +150,21 @@ impl Watcher {
 }
 
 /// Before a number of a socket that has others is closed.
-pub fn number_goes(sock: &'static Sock, fd: c_int) {
+pub fn number_goes(sock: &'static Socket, fd: c_int) {
     if let Some(calls) = CALLS.get() {
         (calls.number_goes)(sock, fd);
     }
 }
 
 /// A number of a socket was closed unseen.
-pub fn number_gone(sock: &'static Sock, fd: c_int) {
+pub fn number_gone(sock: &'static Socket, fd: c_int) {
     if let Some(calls) = CALLS.get() {
         (calls.number_gone)(sock, fd);
     }
 }
 
 /// Waiter slots, as a mask, of all sets that a socket is in, on its link.
-pub fn slots_of(sock: &'static Sock, link: &'static Link) -> u64 {
+pub fn slots_of(sock: &'static Socket, link: &'static Link) -> u64 {
     CALLS.get().map_or(0, |calls| (calls.slots_of)(sock, link))
 }
 
@@ -176,7 +176,7 @@ pub fn link_lost(link: &'static Link) {
 }
 
 /// A structure's sets, by index.
-impl Sock {
+impl Socket {
     /// The set at index `i`, if any.
     pub fn set_at(&self, i: usize) -> Option<&'static Watcher> {
         // SAFETY: null, or a set, whose memory is type-stable.

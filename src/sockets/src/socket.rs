@@ -2,7 +2,7 @@
 //!
 //! Its halves change their states by [`Event`]s alone.
 //!
-//! The memory of a `Sock` is a `Sock` for the life of the process (type-stable pool).
+//! The memory of a `Socket` is a `Socket` for the life of the process (type-stable pool).
 
 mod pool;
 mod stack;
@@ -41,7 +41,7 @@ pub mod role {
     pub const ACCEPTED: u8 = 2;
 }
 
-/// Halves of a connection, in [`Sock::halves`].
+/// Halves of a connection, in [`Socket::halves`].
 pub mod half {
     /// `SHUT_RD`.
     pub const READING: u8 = 1;
@@ -103,8 +103,8 @@ pub(crate) const CALL: u64 = 1;
 pub const CALL_BITS: u32 = 16;
 
 // SAFETY: of sockets alone.
-unsafe impl Object for Sock {
-    const KIND: Kind = Kind::Sock;
+unsafe impl Object for Socket {
+    const KIND: Kind = Kind::Socket;
 }
 
 impl Half {
@@ -218,7 +218,7 @@ impl Half {
 /// A tracked socket.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub struct Sock {
+pub struct Socket {
     /// What is read.
     pub rx: Half,
     /// What is written.
@@ -355,10 +355,10 @@ pub struct Sock {
     /// Epoll sets that this socket is registered in.
     pub sets: [AtomicPtr<Watcher>; SETS],
     /// 1 + index of the next free structure.
-    next_free: AtomicPtr<Sock>,
+    next_free: AtomicPtr<Socket>,
 }
 
-/// Bits of [`Sock::nonblock`].
+/// Bits of [`Socket::nonblock`].
 const ASKED: u32 = 3;
 /// In these: O_NONBLOCK is off.
 const BLOCKS: u32 = 1;
@@ -369,7 +369,7 @@ const BLOCKS_NOT: u32 = 2;
 /// it, the other end seldom looks, and a short connection shall not pay for it.
 pub const TELLS_AT: u64 = 32 << 10;
 
-impl Sock {
+impl Socket {
     /// The outside's counters.
     #[inline]
     pub fn conn(&self) -> &'static Conn {
@@ -639,7 +639,7 @@ impl Sock {
 /// since the number is free at once.)
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
-    sock: &'static Sock,
+    sock: &'static Socket,
     generation: u32,
 }
 
@@ -647,7 +647,7 @@ impl Known {
     /// The socket as it is now. Call under one of its locks, or where no sleep lies after the
     /// call.
     #[inline]
-    pub fn of(sock: &'static Sock) -> Self {
+    pub fn of(sock: &'static Socket) -> Self {
         Self {
             sock,
             generation: sock.generation.load(Ordering::Acquire),
@@ -656,7 +656,7 @@ impl Known {
 
     /// The structure, whosever it is by now.
     #[inline]
-    pub fn sock(self) -> &'static Sock {
+    pub fn sock(self) -> &'static Socket {
         self.sock
     }
 
@@ -687,13 +687,13 @@ impl Known {
 }
 
 /// The socket that stream `index` of a link was given out to.
-pub fn given_to(link: &'static Link, index: u32) -> Option<&'static Sock> {
+pub fn given_to(link: &'static Link, index: u32) -> Option<&'static Socket> {
     // SAFETY: streams are owned by socks, whose memory is type-stable, or by 0.
-    unsafe { (link.owner(index) as *const Sock).as_ref() }
+    unsafe { (link.owner(index) as *const Socket).as_ref() }
 }
 
 /// The socket that uses stream `index` of a link.
-pub fn sock_of(link: &'static Link, index: u32) -> Option<&'static Sock> {
+pub fn sock_of(link: &'static Link, index: u32) -> Option<&'static Socket> {
     let sock = given_to(link, index)?;
     // Given out in a meeting that is not over, or put to another use meanwhile.
     let uses = sock.link().is_some_and(|l| core::ptr::eq(l, link))

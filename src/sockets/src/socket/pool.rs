@@ -1,7 +1,7 @@
 //! The structures of tracked sockets: whose memory they are for the life of the process, and which
 //! are free.
 
-use super::{Sock, Stack};
+use super::{Socket, Stack};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use sluice_fabric::lock::{self, Lock};
 use sluice_fabric::sys;
@@ -15,10 +15,10 @@ const CHUNK: usize = 128;
 /// Guards both lists of free structures.
 static FREE: Lock = Lock::new();
 /// Free structures, the last one freed first.
-static IDLE: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
+static IDLE: AtomicPtr<Socket> = AtomicPtr::new(core::ptr::null_mut());
 /// Free structures that a call was counted on when they were freed: while it is, no reader of a new
 /// connection's could consent. They become idle when there is no other.
-static BUSY: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
+static BUSY: AtomicPtr<Socket> = AtomicPtr::new(core::ptr::null_mut());
 /// How many are in [`BUSY`].
 static BUSY_COUNT: AtomicU32 = AtomicU32::new(0);
 /// Most structures in [`BUSY`]. Threads that are cancelled in the kernel leave their calls counted
@@ -28,10 +28,10 @@ const BUSY_MOST: u32 = 256;
 const FEW: u32 = 32;
 
 /// Every chunk ever mapped, for walks over all sockets.
-static CHUNKS: [AtomicPtr<Sock>; 8192] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 8192];
+static CHUNKS: [AtomicPtr<Socket>; 8192] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 8192];
 
 /// A structure for a new connection on `fd`, which looks for nobody yet.
-pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
+pub fn alloc(fd: i32, role: u8) -> Option<&'static Socket> {
     let free = FREE.enter().ok()?;
     if IDLE.load(Ordering::Relaxed).is_null() && sweep() < FEW {
         grow();
@@ -113,7 +113,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
 }
 
 /// Puts a structure back that no entry points to and no stream uses.
-pub fn free(sock: &'static Sock) {
+pub fn free(sock: &'static Socket) {
     // See `Known`. And the control thread may be about to finish with a half whose state it has
     // already changed.
     let sections = [&sock.rx, &sock.tx].map(|half| half.lock.enter());
@@ -147,7 +147,7 @@ pub fn free(sock: &'static Sock) {
 }
 
 /// Under the lock of the lists: a structure that is free from here on.
-fn put_back(sock: &'static Sock) {
+fn put_back(sock: &'static Socket) {
     let mut busy = sock.is_in_use();
     if busy && BUSY_COUNT.load(Ordering::Relaxed) >= BUSY_MOST {
         sweep();
@@ -177,15 +177,15 @@ fn sweep() -> u32 {
     before.saturating_sub(BUSY_COUNT.load(Ordering::Relaxed))
 }
 
-fn push(list: &AtomicPtr<Sock>, sock: &'static Sock) {
+fn push(list: &AtomicPtr<Socket>, sock: &'static Socket) {
     let head = list.load(Ordering::Relaxed);
     sock.next_free.store(head, Ordering::Relaxed);
     list.store(core::ptr::from_ref(sock).cast_mut(), Ordering::Relaxed);
 }
 
-fn pop(list: &AtomicPtr<Sock>) -> Option<&'static Sock> {
+fn pop(list: &AtomicPtr<Socket>) -> Option<&'static Socket> {
     // SAFETY: null, or a structure of a chunk.
-    let sock: &'static Sock = unsafe { list.load(Ordering::Relaxed).as_ref() }?;
+    let sock: &'static Socket = unsafe { list.load(Ordering::Relaxed).as_ref() }?;
     list.store(sock.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
     Some(sock)
 }
@@ -195,13 +195,13 @@ fn grow() {
     let Some(cell) = CHUNKS.iter().find(|c| c.load(Ordering::Relaxed).is_null()) else {
         return;
     };
-    let Ok(base) = sys::map_zeroes(CHUNK * size_of::<Sock>(), false) else {
+    let Ok(base) = sys::map_zeroes(CHUNK * size_of::<Socket>(), false) else {
         return;
     };
-    let base = base.cast::<Sock>();
+    let base = base.cast::<Socket>();
     cell.store(base, Ordering::Release);
     for i in 0..CHUNK {
-        // SAFETY: inside the mapping just made; zeroes are a valid `Sock`.
+        // SAFETY: inside the mapping just made; zeroes are a valid `Socket`.
         let sock = unsafe { &*base.add(i) };
         sock.rx.lock.set_order(lock::OF_RX);
         sock.tx.lock.set_order(lock::OF_TX);
@@ -210,7 +210,7 @@ fn grow() {
 }
 
 /// Calls `each` for every socket that an entry points to.
-pub fn for_all(mut each: impl FnMut(&'static Sock)) {
+pub fn for_all(mut each: impl FnMut(&'static Socket)) {
     for_every(|sock| {
         if sock.fds.load(Ordering::Acquire) != 0 {
             each(sock);
@@ -219,7 +219,7 @@ pub fn for_all(mut each: impl FnMut(&'static Sock)) {
 }
 
 /// Calls `each` for every structure there is.
-pub fn for_every(mut each: impl FnMut(&'static Sock)) {
+pub fn for_every(mut each: impl FnMut(&'static Socket)) {
     for cell in &CHUNKS {
         let base = cell.load(Ordering::Acquire);
         if base.is_null() {
@@ -227,7 +227,7 @@ pub fn for_every(mut each: impl FnMut(&'static Sock)) {
         }
         for i in 0..CHUNK {
             // SAFETY: inside a chunk, which is never unmapped.
-            let sock: &'static Sock = unsafe { &*base.add(i) };
+            let sock: &'static Socket = unsafe { &*base.add(i) };
             each(sock);
         }
     }
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     /// Takes structures until it is this one's turn; the others.
-    fn take(sock: &'static Sock) -> Vec<&'static Sock> {
+    fn take(sock: &'static Socket) -> Vec<&'static Socket> {
         (0..10_000)
             .map_while(|_| alloc(-1, role::UNKNOWN).filter(|got| !core::ptr::eq(*got, sock)))
             .collect()
@@ -264,9 +264,9 @@ mod tests {
     #[test]
     fn a_structure_is_not_used_again_under_a_call() {
         for begins in [
-            |s: &Sock| s.rx.call_begins(),
-            |s: &Sock| s.tx.call_begins(),
-            |s: &Sock| {
+            |s: &Socket| s.rx.call_begins(),
+            |s: &Socket| s.tx.call_begins(),
+            |s: &Socket| {
                 s.polls.fetch_add(1, Ordering::SeqCst);
             },
         ] {

@@ -227,7 +227,7 @@ pub fn before_exec() {
     let forked = FORKED.load(Ordering::Relaxed);
     process::set_executing(true);
     socket::for_all(|sock| {
-        sock.let_sections_end();
+        sock.synchronize_locks();
         let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
         if forked && inherited && !is_for_new_image(sock) && !parent_closed(sock) {
             return;
@@ -333,7 +333,7 @@ pub fn sandboxed(reason: Reason) {
         give_up::finish(sock, reason);
         sluice_sockets::unread_copy::awaiting::call_in(sock);
         // The control thread, which would, is about to end.
-        linger::bury(sock, true);
+        linger::close_when_drained(sock, true);
     });
     control_thread::stop();
     sluice_rendezvous::expect_nothing();

@@ -73,14 +73,16 @@ impl Visit {
         }
         let family = sock.family();
         // Made only where it is one: its end is told.
-        family.is_some_and(Family::comes).then(|| Self(family))
+        family
+            .is_some_and(Family::enter_shared)
+            .then(|| Self(family))
     }
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
         if let Some(family) = self.0 {
-            family.goes();
+            family.exit_shared();
         }
     }
 }

@@ -346,7 +346,7 @@ fn end_input(sock: &'static Socket) {
 pub fn before_disconnect(sock: &'static Socket) {
     sock.pin(Reason::Disconnected);
     meeting::forget(sock);
-    sock.let_sections_end();
+    sock.synchronize_locks();
     if sock.is_accelerated() {
         crate::remote::deliver(sock);
         linger::leave_to_peer(sock, Reason::Disconnected);
@@ -390,7 +390,7 @@ fn drop_entry(sock: &'static Socket, fd: c_int, open: bool) {
         return;
     }
     meeting::forget(sock);
-    sock.let_sections_end();
+    sock.synchronize_locks();
     if !open {
         // The number is another file's by now.
         sock.fd.store(-1, Ordering::Relaxed);
@@ -433,7 +433,7 @@ fn adopt_other_number(sock: &'static Socket, gone: c_int) {
         sock.conn().moved_to(other);
         // Another thread may be about to use the number that goes, which is nobody's soon, or
         // another file's.
-        sock.let_sections_end();
+        sock.synchronize_locks();
         if sock.is_accelerated() {
             jobs::watch(sock);
             if let Ok(_section) = sock.tx.lock.enter()

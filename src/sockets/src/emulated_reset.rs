@@ -94,7 +94,7 @@ pub fn resetting(sock: &Socket) -> Resetting {
 /// locks, or both.
 pub fn let_end(sock: &Socket) {
     if resetting(sock) == Resetting::Begun {
-        sock.let_sections_end();
+        sock.synchronize_locks();
     }
 }
 

@@ -246,17 +246,17 @@ impl Family {
         }
     }
 
-    /// By a process that has inherited the stream: may it touch its words? Then [`Family::goes`] is
-    /// to follow.
-    pub fn comes(&self) -> bool {
+    /// By a process that has inherited the stream: may it touch its words? Then
+    /// [`Family::exit_shared`] is to follow.
+    pub fn enter_shared(&self) -> bool {
         let one_more = |now: u32| (now & LEFT == 0).then_some(now + 1);
         self.visitors
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more)
             .is_ok()
     }
 
-    /// See [`Family::comes`].
-    pub fn goes(&self) {
+    /// See [`Family::enter_shared`].
+    pub fn exit_shared(&self) {
         self.visitors.fetch_sub(1, Ordering::SeqCst);
     }
 

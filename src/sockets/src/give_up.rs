@@ -63,7 +63,7 @@ pub fn before_write(
 pub fn begin(sock: &'static Socket, reason: Reason) -> bool {
     sock.pin(reason);
     meeting::forget(sock);
-    sock.let_sections_end();
+    sock.synchronize_locks();
     let accelerated = sock.is_accelerated();
     if accelerated {
         demote::demote(sock, Which::Both, reason);

@@ -54,7 +54,7 @@ pub(crate) enum Job {
     Lost(&'static Link, u32, &'static Socket, u32, u64),
     /// A connection that lingers, with its generation, has nothing left to send. Then, or when so
     /// much time is over, it is closed.
-    Bury(&'static Socket, u32, u64),
+    CloseWhenDrained(&'static Socket, u32, u64),
 }
 
 pub(crate) struct Far {
@@ -135,15 +135,19 @@ pub(crate) fn advance_at(sock: &'static Socket, due: u64) {
 const SOON_NS: u64 = 1_000_000;
 
 /// A connection that lingers has nothing left to send: its descriptor is closed, under no lock.
-pub fn bury(sock: &'static Socket) {
-    add(Job::Bury(sock, sock.generation.load(Ordering::Acquire), 0));
+pub fn close_when_drained(sock: &'static Socket) {
+    add(Job::CloseWhenDrained(
+        sock,
+        sock.generation.load(Ordering::Acquire),
+        0,
+    ));
 }
 
 /// The same at that time (`sys::now_ns`), whatever the peer still has to say.
-pub(crate) fn bury_at(sock: &'static Socket, due: u64) {
+pub(crate) fn close_when_drained_by(sock: &'static Socket, due: u64) {
     let generation = sock.generation.load(Ordering::Acquire);
     let Some(mut list) = JOBS.lock() else { return };
-    list.push(Job::Bury(sock, generation, due));
+    list.push(Job::CloseWhenDrained(sock, generation, due));
     drop(list);
     control_thread::poke();
 }

@@ -130,7 +130,7 @@ pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
         }
         jobs::watch_room(sock);
         if sock.tx.state() == State::Plain {
-            jobs::bury_at(sock, sys::now_ns() + LINGERS_NS);
+            jobs::close_when_drained_by(sock, sys::now_ns() + LINGERS_NS);
         }
         later = true;
     }
@@ -212,12 +212,12 @@ pub(super) fn withdraw(sock: &'static Socket, fd: c_int) -> bool {
 
 /// A lingering connection has nothing left to send: its last descriptor is closed, unless the peer
 /// has a word to say. Also then, if that is `late`.
-pub fn bury(sock: &'static Socket, late: bool) {
+pub fn close_when_drained(sock: &'static Socket, late: bool) {
     if sock.tx.state() != State::Plain || !sock.lingers.load(Ordering::Acquire) {
         return;
     }
     if !late && crate::remote::awaits_record(sock) {
-        return jobs::bury_at(sock, sys::now_ns() + LINGERS_NS);
+        return jobs::close_when_drained_by(sock, sys::now_ns() + LINGERS_NS);
     }
     if !sock.lingers.swap(false, Ordering::AcqRel) {
         return;
@@ -237,7 +237,7 @@ pub(super) fn leave_and_free(sock: &'static Socket) {
         demote::abandon(sock, Reason::Close);
     }
     // A thread that leaves the stream tells the sets, and finds them by the structure.
-    sock.let_sections_end();
+    sock.synchronize_locks();
     for i in 0..SETS {
         sock.leave_set_at(i);
     }

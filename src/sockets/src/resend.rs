@@ -125,7 +125,7 @@ fn finish_resend(sock: &'static Socket) -> Resent {
     sock.tx.set_dir(None);
     sock.conn().tx.holds_none();
     if sock.lingers.load(Ordering::Relaxed) {
-        jobs::bury(sock);
+        jobs::close_when_drained(sock);
     }
     // Sets that wait for room wait for the kernel's from now on.
     for i in 0..SETS {

@@ -265,7 +265,7 @@ impl Write {
                 if self.job.done != self.total {
                     return None;
                 }
-                remote::land(sock, || !self.job.is_nonblocking());
+                remote::await_placement(sock, || !self.job.is_nonblocking());
                 Some(finish(sock, self.total))
             }
             // SAFETY: passed on.

@@ -595,7 +595,7 @@ impl Socket {
     /// A stream may be about to be attached by another thread that has not seen what this one has
     /// said before, in `fds`, say: after this it shows, and none is attached any more. Or it may
     /// be about to be left, by one that has told its state already.
-    pub fn let_sections_end(&self) {
+    pub fn synchronize_locks(&self) {
         for half in [&self.rx, &self.tx] {
             drop(half.lock.enter());
         }

@@ -86,7 +86,7 @@ fn ask_user_here(sock: &Socket) -> Result<(), Reason> {
 ///
 /// Another thread may close the socket meanwhile, give it up, or execute another program. It says
 /// so first, in `fds`, `pinned` or [`process::is_executing`], takes both locks for a moment
-/// ([`Socket::let_sections_end`]), and then looks for a stream; here they are asked under both
+/// ([`Socket::synchronize_locks`]), and then looks for a stream; here they are asked under both
 /// locks. So either it is seen here, or the stream there.
 pub fn attach(
     sock: &'static Socket,

@@ -140,7 +140,7 @@ pub fn do_jobs() -> Option<u64> {
             }
             false
         }
-        Job::Bury(sock, generation, due) => {
+        Job::CloseWhenDrained(sock, generation, due) => {
             if sock.generation.load(Ordering::Acquire) != *generation {
                 return false;
             }
@@ -149,7 +149,7 @@ pub fn do_jobs() -> Option<u64> {
                 next = Some(next.map_or(left, |n: u64| n.min(left)));
                 return true;
             }
-            linger::bury(sock, *due != 0);
+            linger::close_when_drained(sock, *due != 0);
             false
         }
         Job::Lost(link, index, sock, generation, deadline) => {

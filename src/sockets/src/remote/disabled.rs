@@ -97,7 +97,7 @@ pub(crate) fn look_at_loan(_: &'static Socket, _: &mut Cursor, _: &mut IoWait) -
 }
 pub(crate) fn end_loan(_: &'static Socket, _: &mut IoWait) {}
 pub(crate) fn revoke_loan(_: Known, _: &mut IoWait) {}
-pub fn land(_: &Socket, _: impl Fn() -> bool) {}
+pub fn await_placement(_: &Socket, _: impl Fn() -> bool) {}
 pub fn goes_direct(_: &Socket) -> bool {
     false
 }

@@ -118,7 +118,7 @@ fn wait(sock: &'static Socket, until_ns: u64) {
         return;
     };
     let fd = sock.fd.load(Ordering::Relaxed);
-    endpoint.calm();
+    endpoint.drain_events();
     let mut tcp = libc::POLLIN;
     // Bytes before the record that nobody reads, or a part of one: these make no news.
     if tcp::has_bytes(fd) {

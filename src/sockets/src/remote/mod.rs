@@ -6,7 +6,7 @@
 //! * `claim`, `handover`: which process goes on with a socket whose stream ends.
 //! * `record_rx`: what TCP tells beneath a stream.
 //! * `advertised_buffer`, `lent`: the buffer of a waiting recv, lent to the peer.
-//! * `land`: the end of a send to such a buffer.
+//! * `await_placement`: the end of a send to such a buffer.
 //!
 //! Without the feature `verbs` there is none, and `disabled` answers.
 
@@ -15,13 +15,13 @@ mod advance;
 #[cfg(feature = "verbs")]
 mod advertised_buffer;
 #[cfg(feature = "verbs")]
+mod await_placement;
+#[cfg(feature = "verbs")]
 mod claim;
 #[cfg(not(feature = "verbs"))]
 mod disabled;
 #[cfg(feature = "verbs")]
 mod handover;
-#[cfg(feature = "verbs")]
-mod land;
 pub mod lent;
 #[cfg(feature = "verbs")]
 mod link;
@@ -39,13 +39,13 @@ pub use advertised_buffer::{
     Found, back as end_loan, is_any as is_lent, lend, look as look_at_loan, revoke as revoke_loan,
 };
 #[cfg(feature = "verbs")]
+pub use await_placement::await_placement;
+#[cfg(feature = "verbs")]
 pub use claim::claim;
 #[cfg(not(feature = "verbs"))]
 pub use disabled::*;
 #[cfg(feature = "verbs")]
 pub use handover::{answer_calls, await_return, finish, finish_reading, finish_within, release};
-#[cfg(feature = "verbs")]
-pub use land::land;
 #[cfg(feature = "verbs")]
 pub use link::{
     deliver, goes_direct, hides_tcp, is_far, is_held, is_remote, is_switching, of, reads_link,

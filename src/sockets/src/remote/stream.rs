@@ -154,7 +154,7 @@ fn finish_rx(sock: &'static Socket) {
     sock.conn().rx.holds_none();
     leave::leave(sock);
     if sock.lingers.load(Ordering::Relaxed) {
-        jobs::bury(sock);
+        jobs::close_when_drained(sock);
     }
 }
 

@@ -96,7 +96,7 @@ unsafe fn send_from(
     let mut patience = trigger::Patience::default();
     loop {
         if job.done == total {
-            remote::land(sock, || !job.is_nonblocking());
+            remote::await_placement(sock, || !job.is_nonblocking());
             return finish(sock, job.done);
         }
         let Ok(mut section) = sock.tx.lock.enter() else {

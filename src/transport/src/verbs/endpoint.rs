@@ -341,9 +341,9 @@ impl Endpoint {
 
     /// Events that nobody needs any more are taken out of the descriptor: it is readable only for
     /// new ones. Then as [`arm`](Self::arm).
-    pub fn calm(&self) {
+    pub fn drain_events(&self) {
         if let Some(queue) = self.queue() {
-            queue.calm();
+            queue.drain_events();
         }
         self.arm();
     }

@@ -456,7 +456,7 @@ impl Queue {
 
     /// Events that nobody needs any more are taken out of the descriptor: it is readable only for
     /// new ones, of which its waiters still hear. A look must follow.
-    pub fn calm(&self) {
+    pub fn drain_events(&self) {
         self.with(|held| {
             // Nor does what they told of tell again.
             let was_armed = core::mem::take(&mut held.armed);

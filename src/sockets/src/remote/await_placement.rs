@@ -20,7 +20,7 @@ use sluice_transport::verbs::endpoint_state::EndpointState;
 ///
 /// Where all goes directly, and the call `waits` if it must: also until the reader has lent a
 /// buffer for it, or if it does not for a while, until TCP has it.
-pub fn land(sock: &'static Socket, waits: impl Fn() -> bool) {
+pub fn await_placement(sock: &'static Socket, waits: impl Fn() -> bool) {
     const LAND_NS: u64 = 5_000_000;
     let Some((endpoint, stream)) = of(sock).filter(|_| verbs::mode::is_on()) else {
         return;

@@ -45,7 +45,7 @@ needs:
 # of hooks and what they inline: a cancelled thread is unwound there, past no landing pad.
 build-fault:
 	$(CARGO) build --release --features fault -p sluice-preload --target-dir target/fault \
-		$(foreach package,engine stream,\
+		$(foreach package,engine readiness rendezvous sockets transport runtime stream,\
 			--config profile.release.package.sluice-$(package).overflow-checks=true)
 
 benches:

@@ -110,7 +110,9 @@ impl Call<'_> {
 
     unsafe fn on_link(&mut self, dir: &Direction, at: u64, tail: Reading, head: Reading) -> Look {
         let Self { sock, fd, .. } = *self;
-        sock.rx.seen.store(tail.offset, Ordering::Relaxed);
+        if !sock.carrier().takes_back {
+            sock.rx.seen.store(tail.offset, Ordering::Relaxed);
+        }
         let mut available = tail.offset.wrapping_sub(at);
         if remote::is_lent(sock) {
             match remote::look_at_loan(sock, self.cursor, self.io_wait) {

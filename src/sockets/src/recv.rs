@@ -2,7 +2,7 @@
 
 mod look;
 
-use self::look::{Call, Look};
+use self::look::{Look, look};
 use crate::emulated_reset::{self, Resetting};
 use crate::io_wait::{IoWait, Waited};
 use crate::prefix::Way;
@@ -216,17 +216,8 @@ impl Read<'_> {
         let left = self.total - self.done;
         // What TCP has to say against going on is the next call's, if this one has got something.
         io_wait.done = self.done;
-        let mut call = Call {
-            sock,
-            fd,
-            cursor: self.cursor,
-            left,
-            flags: self.flags,
-            need,
-            io_wait,
-        };
         // SAFETY: the caller's buffers; the lock is held.
-        match unsafe { call.look() } {
+        match unsafe { look(sock, fd, self.cursor, left, self.flags, need, io_wait) } {
             Look::Moved(n) if self.peek => self.has_peeked(section, n, io_wait),
             Look::Moved(n) => {
                 self.done += n;

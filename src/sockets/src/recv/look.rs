@@ -13,7 +13,6 @@ use libc::{c_int, iovec};
 use sluice_fabric::layout::Direction;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
-use sluice_fabric::words::Reading;
 use sluice_runtime::fault;
 use sluice_runtime::iov::Cursor;
 use sluice_stats::Reason;
@@ -43,330 +42,182 @@ pub(super) enum Look {
     Kernel,
 }
 
-/// What a receive that looks has, and wants.
-pub(super) struct Call<'a> {
-    pub sock: &'static Socket,
-    pub fd: c_int,
-    pub cursor: &'a mut Cursor,
-    /// Bytes that fit into the buffers still.
-    pub left: usize,
-    pub flags: c_int,
-    /// Bytes still missing before it may return.
-    pub need: usize,
-    pub io_wait: &'a mut IoWait,
+/// One look, under the rx lock. `need`: bytes still missing before the call may return.
+///
+/// Its length is on purpose: cut into functions of its own it takes 2 to 4 % more instructions.
+pub(super) unsafe fn look(
+    sock: &'static Socket,
+    fd: c_int,
+    cursor: &mut Cursor,
+    left: usize,
+    flags: c_int,
+    need: usize,
+    io_wait: &mut IoWait,
+) -> Look {
+    let current = sock.rx.state();
+    if io_wait.mask.is_some() && current != State::Link {
+        remote::end_loan(sock, io_wait);
+    }
+    if current == State::Plain {
+        return Look::Kernel;
+    }
+    let Some(dir) = sock.rx.dir() else {
+        return Look::Kernel;
+    };
+    if current == State::Inherited {
+        demote::inherited_rx(sock);
+        return Look::Again;
+    }
+    if fault::strikes() {
+        demote::settle_rx(sock, Reason::Fault);
+        return Look::Leaves(Reason::Fault);
+    }
+    let head = dir.rx.head.read();
+    let at = sock.rx.at.load(Ordering::Relaxed);
+    if current == State::Link && !head.flagged && flags & libc::MSG_PEEK == 0 {
+        // The writer's cache line is left alone while the tail as last read fills the call.
+        let available = sock.rx.seen.load(Ordering::Relaxed).saturating_sub(at);
+        if available >= left as u64 && !remote::is_lent(sock) {
+            // SAFETY: passed on.
+            return unsafe { from_ring(sock, cursor, left, flags, at, available, head.round) };
+        }
+    }
+    let tail = dir.tx.tail.read();
+    if (tail.flagged || head.flagged) && current != State::Returning {
+        demote::settle_rx(sock, Reason::PeerDemoted);
+        return Look::Again;
+    }
+    match current {
+        State::Link => {
+            if !sock.carrier().takes_back {
+                sock.rx.seen.store(tail.offset, Ordering::Relaxed);
+            }
+            let mut available = tail.offset.wrapping_sub(at);
+            if remote::is_lent(sock) {
+                match remote::look_at_loan(sock, cursor, io_wait) {
+                    remote::Found::Bytes(n) => return Look::Moved(n),
+                    remote::Found::Nothing => return empty(sock, fd, io_wait.done != 0),
+                    remote::Found::Ended => available = dir.tx.tail.read().offset.wrapping_sub(at),
+                }
+            }
+            let wants_more = flags & libc::MSG_PEEK != 0 && (left as u64) > available;
+            if (available == 0 || wants_more)
+                && let Some(link) = sock.link()
+                && verbs::drive(link)
+            {
+                available = dir.tx.tail.read().offset.wrapping_sub(at);
+            }
+            if available != 0 {
+                // SAFETY: passed on.
+                return unsafe { from_ring(sock, cursor, left, flags, at, available, head.round) };
+            }
+            if need == 0 {
+                return Look::Empty;
+            }
+            let waits = || sock.may_wait(fd, flags);
+            let copies = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
+            if copies
+                && left >= verbs::least() as usize
+                && need.min(sock.rcvlowat.load(Ordering::Relaxed) as usize) <= 1
+                && sock.carrier().lends
+                && waits()
+            {
+                remote::lend(sock, cursor, flags & libc::MSG_WAITALL != 0, io_wait);
+            }
+            if left >= sock.rx.gate.load(Ordering::Relaxed) as usize
+                || dir.offer.word.load(Ordering::Relaxed)
+                    != sock.direct.seen.load(Ordering::Relaxed)
+            {
+                let mut wants = Wants {
+                    sock,
+                    left,
+                    low: need.min(sock.rcvlowat.load(Ordering::Relaxed).max(1) as usize),
+                    waitall: flags & libc::MSG_WAITALL != 0,
+                    peek: !copies,
+                    nonblocking: !waits(),
+                    io_wait,
+                };
+                match direct::try_recv(&mut wants, cursor, head, at) {
+                    Found::Nothing => {}
+                    // A writer that answers the ADVERT does so at once.
+                    Found::Lent => return Look::Empty,
+                    Found::Taken(n) => return Look::Moved(n),
+                    Found::Again => return Look::Again,
+                    Found::Hostile => {
+                        sock.pin(Reason::PeerHostile);
+                        demote::settle_rx(sock, Reason::PeerHostile);
+                        return Look::Again;
+                    }
+                }
+            }
+            if io_wait.is_fresh() && waits() {
+                // TCP is asked before the sleep, not before the spin.
+                return Look::Empty;
+            }
+            empty(sock, fd, io_wait.done != 0)
+        }
+        // SAFETY: passed on.
+        _ => unsafe { off_link(sock, fd, cursor, flags, io_wait.done != 0, dir) },
+    }
 }
 
-impl Call<'_> {
-    /// One look, under the rx lock.
-    ///
-    /// # Safety
-    /// The buffers are a C caller's.
-    #[inline]
-    pub(super) unsafe fn look(&mut self) -> Look {
-        let Self { sock, flags, .. } = *self;
-        let current = sock.rx.state();
-        if self.io_wait.mask.is_some() && current != State::Link {
-            remote::end_loan(sock, self.io_wait);
-        }
-        if current == State::Plain {
-            return Look::Kernel;
-        }
-        let Some(dir) = sock.rx.dir() else {
-            return Look::Kernel;
-        };
-        if current == State::Inherited {
-            demote::inherited_rx(sock);
-            return Look::Again;
-        }
-        if fault::strikes() {
-            demote::settle_rx(sock, Reason::Fault);
-            return Look::Leaves(Reason::Fault);
-        }
-        let head = dir.rx.head.read();
-        let at = sock.rx.at.load(Ordering::Relaxed);
-        if current == State::Link && !head.flagged && flags & libc::MSG_PEEK == 0 {
-            // The writer's cache line is left alone while the tail as last read fills the call.
-            let available = sock.rx.seen.load(Ordering::Relaxed).saturating_sub(at);
-            if available >= self.left as u64 && !remote::is_lent(sock) {
+/// The half is on its way to the link or back: TCP is read, up to the byte at which the link begins
+/// or at which the writer goes on. `begun`: as for [`empty`].
+#[cold]
+unsafe fn off_link(
+    sock: &'static Socket,
+    fd: c_int,
+    cursor: &mut Cursor,
+    flags: c_int,
+    begun: bool,
+    dir: &Direction,
+) -> Look {
+    match sock.rx.state() {
+        State::Proved => {
+            if dir.tx_wishes.switched.load(Ordering::Acquire) == 0 {
                 // SAFETY: passed on.
-                return unsafe { self.take_from_ring(at, available, head.round) };
+                return unsafe { from_kernel(sock, fd, cursor, flags, u64::MAX, begun) };
             }
+            sock.rx.from.store(
+                dir.tx_wishes.from.load(Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
+            sock.rx.state.on(Event::Switched);
+            Look::Again
         }
-        let tail = dir.tx.tail.read();
-        if (tail.flagged || head.flagged) && current != State::Returning {
-            demote::settle_rx(sock, Reason::PeerDemoted);
-            return Look::Again;
-        }
-        // SAFETY: passed on.
-        unsafe {
-            match current {
-                State::Link => self.on_link(dir, at, tail, head),
-                State::Proved => self.before_switch(dir),
-                State::Returning => self.returning(),
-                _ => self.draining(),
+        State::Returning => {
+            let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
+            if read >= from {
+                remote::hear_tcp(sock, fd);
+                return Look::Again;
             }
-        }
-    }
-
-    unsafe fn on_link(&mut self, dir: &Direction, at: u64, tail: Reading, head: Reading) -> Look {
-        let Self { sock, fd, .. } = *self;
-        if !sock.carrier().takes_back {
-            sock.rx.seen.store(tail.offset, Ordering::Relaxed);
-        }
-        let mut available = tail.offset.wrapping_sub(at);
-        if remote::is_lent(sock) {
-            match remote::look_at_loan(sock, self.cursor, self.io_wait) {
-                remote::Found::Bytes(n) => return Look::Moved(n),
-                remote::Found::Nothing => return empty(sock, fd, self.io_wait.done != 0),
-                remote::Found::Ended => available = dir.tx.tail.read().offset.wrapping_sub(at),
-            }
-        }
-        let wants_more = self.flags & libc::MSG_PEEK != 0 && (self.left as u64) > available;
-        if (available == 0 || wants_more)
-            && let Some(link) = sock.link()
-            && verbs::drive(link)
-        {
-            available = dir.tx.tail.read().offset.wrapping_sub(at);
-        }
-        if available != 0 {
             // SAFETY: passed on.
-            return unsafe { self.take_from_ring(at, available, head.round) };
+            let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, begun) };
+            if matches!(look, Look::Moved(_)) {
+                // What is owed is here.
+                sock.rx.owed.store(0, Ordering::Relaxed);
+            }
+            end_of_tcp(sock, fd, look)
         }
-        if self.need == 0 {
-            return Look::Empty;
-        }
-        if let Some(look) = self.lend_or_take(dir, at, head) {
-            return look;
-        }
-        if self.io_wait.is_fresh() && sock.may_wait(fd, self.flags) {
-            // TCP is asked before the sleep, not before the spin.
-            return Look::Empty;
-        }
-        empty(sock, fd, self.io_wait.done != 0)
-    }
-
-    /// The ring is empty: lends the buffer to the peer, or takes what that offers.
-    fn lend_or_take(&mut self, dir: &Direction, at: u64, head: Reading) -> Option<Look> {
-        let (sock, flags, left) = (self.sock, self.flags, self.left);
-        let waits = || sock.may_wait(self.fd, flags);
-        let copies = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
-        let waitall = flags & libc::MSG_WAITALL != 0;
-        let low = sock.rcvlowat.load(Ordering::Relaxed) as usize;
-        if copies
-            && left >= verbs::least() as usize
-            && self.need.min(low) <= 1
-            && sock.carrier().lends
-            && waits()
-        {
-            remote::lend(sock, self.cursor, waitall, self.io_wait);
-        }
-        let is_large = left >= sock.rx.gate.load(Ordering::Relaxed) as usize;
-        let offer = dir.offer.word.load(Ordering::Relaxed);
-        if !is_large && offer == sock.direct.seen.load(Ordering::Relaxed) {
-            return None;
-        }
-        let mut wants = Wants {
-            sock,
-            left,
-            low: self.need.min(low.max(1)),
-            waitall,
-            peek: !copies,
-            nonblocking: !waits(),
-            io_wait: self.io_wait,
-        };
-        Some(match direct::try_recv(&mut wants, self.cursor, head, at) {
-            Found::Nothing => return None,
-            // A writer that answers the ADVERT does so at once.
-            Found::Lent => Look::Empty,
-            Found::Taken(n) => Look::Moved(n),
-            Found::Again => Look::Again,
-            Found::Hostile => {
-                sock.pin(Reason::PeerHostile);
+        _ => {
+            let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
+            if read == from {
+                let carrier = sock.carrier();
+                if !carrier.switches_together {
+                    sock.note_upgraded(carrier.transport);
+                }
+                upgrade::enter_link(sock, from);
+                return Look::Again;
+            }
+            if read > from {
+                // The writer's offset is less than what was already read.
                 demote::settle_rx(sock, Reason::PeerHostile);
-                Look::Again
-            }
-        })
-    }
-
-    /// Both ends have met; the writer has not named the byte at which the link begins, or just now.
-    unsafe fn before_switch(&mut self, dir: &Direction) -> Look {
-        if dir.tx_wishes.switched.load(Ordering::Acquire) == 0 {
-            // SAFETY: passed on.
-            return unsafe { self.read_tcp(u64::MAX) };
-        }
-        let from = dir.tx_wishes.from.load(Ordering::Relaxed);
-        self.sock.rx.from.store(from, Ordering::Relaxed);
-        self.sock.rx.state.on(Event::Switched);
-        Look::Again
-    }
-
-    /// TCP is read up to the byte at which the link begins.
-    unsafe fn draining(&mut self) -> Look {
-        let sock = self.sock;
-        let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
-        if read == from {
-            let carrier = sock.carrier();
-            if !carrier.switches_together {
-                sock.note_upgraded(carrier.transport);
-            }
-            upgrade::enter_link(sock, from);
-            return Look::Again;
-        }
-        if read > from {
-            // The writer's offset is less than what was already read.
-            demote::settle_rx(sock, Reason::PeerHostile);
-            return Look::Again;
-        }
-        // SAFETY: passed on.
-        let look = unsafe { self.read_tcp(from - read) };
-        end_of_tcp(sock, self.fd, look)
-    }
-
-    /// The stream was demoted: TCP is read up to the byte at which the writer goes on.
-    unsafe fn returning(&mut self) -> Look {
-        let sock = self.sock;
-        let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
-        if read >= from {
-            remote::hear_tcp(sock, self.fd);
-            return Look::Again;
-        }
-        // SAFETY: passed on.
-        let look = unsafe { self.read_tcp(from - read) };
-        if matches!(look, Look::Moved(_)) {
-            // What is owed is here.
-            sock.rx.owed.store(0, Ordering::Relaxed);
-        }
-        end_of_tcp(sock, self.fd, look)
-    }
-
-    /// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the
-    /// link begins.
-    unsafe fn read_tcp(&mut self, until: u64) -> Look {
-        let Self {
-            sock, fd, flags, ..
-        } = *self;
-        let cursor = &mut *self.cursor;
-        if self.io_wait.done != 0 {
-            match at_hand(fd) {
-                AtHand::Bytes => {}
-                AtHand::Nothing => return Look::Empty,
-                AtHand::Over => return Look::End,
-            }
-        }
-        let mut room = [iovec {
-            iov_base: core::ptr::null_mut(),
-            iov_len: 0,
-        }; 64];
-        // What another host's end writes to TCP after the switch may be its record already.
-        let mut first = *cursor;
-        first.limit(
-            cursor
-                .most()
-                .min(usize::try_from(until).unwrap_or(usize::MAX)),
-        );
-        let pieces = first.rest(&mut room);
-        // SAFETY: zeroes are a valid header.
-        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-        msg.msg_iov = pieces.as_mut_ptr();
-        msg.msg_iovlen = pieces.len();
-        let asked = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) | libc::MSG_DONTWAIT;
-        // SAFETY: the caller's buffers.
-        match unsafe { sys::recvmsg(fd, &raw mut msg, asked) } {
-            Ok(0) => Look::End,
-            Ok(n) if flags & libc::MSG_PEEK != 0 => {
-                if until != n as u64 {
-                    return Look::Moved(n);
-                }
-                // The peek reaches the switch: what follows lies in the ring.
-                let mut beyond = *cursor;
-                beyond.advance(n, |_, _| ());
-                // SAFETY: passed on.
-                Look::Moved(n + unsafe { peek_ring(sock, &mut beyond, flags) })
-            }
-            Ok(n) => {
-                sock.rx.add_kernel_bytes(n as u64);
-                sock.conn().rx.bytes.tcp.add(n as u64);
-                cursor.advance(n, |_, _| ());
-                recv::came_by_tcp(sock);
-                if sock.far.swap(false, Ordering::Relaxed) {
-                    jobs::advance(sock);
-                }
-                Look::Moved(n)
-            }
-            Err(libc::EAGAIN) => Look::Empty,
-            Err(libc::EINTR) => Look::Again,
-            Err(e) => Look::Failed(Error::Kernel(e)),
-        }
-    }
-
-    #[inline]
-    unsafe fn take_from_ring(&mut self, at: u64, available: u64, round: u8) -> Look {
-        let Self {
-            sock, left, flags, ..
-        } = *self;
-        let cursor = &mut *self.cursor;
-        let (Some(dir), Some(ring), Some(link)) = (sock.rx.dir(), sock.rx.ring(), sock.link())
-        else {
-            return Look::Kernel;
-        };
-        if available > ring.len() {
-            // Not possible: the writer lies about its tail.
-            sock.pin(Reason::PeerHostile);
-            if sock.carrier().is_driven {
-                // The ring is this process's own, and only what fits advances it.
-                return Look::Failed(Error::Reset);
-            }
-            demote::settle_rx(sock, Reason::PeerHostile);
-            return Look::Again;
-        }
-        let n = left.min(available as usize).min(PUBLISH);
-        if flags & libc::MSG_PEEK != 0 {
-            if left as u64 > available {
-                remote::wants_more(sock, available, ring.len());
+                return Look::Again;
             }
             // SAFETY: passed on.
-            return Look::Moved(unsafe { peek_ring(sock, &mut { *cursor }, flags) });
+            let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, begun) };
+            end_of_tcp(sock, fd, look)
         }
-        let before = *cursor;
-        if flags & libc::MSG_TRUNC != 0 {
-            cursor.advance(n, |_, _| ());
-        } else {
-            let mut from = at;
-            cursor.advance(n, |to, len| {
-                // SAFETY: the caller's buffer, and at most the ring's length.
-                unsafe { ring.copy_out(from, to, len) };
-                from += len as u64;
-            });
-        }
-        let to = at + n as u64;
-        dir.rx
-            .cpu
-            .store(sluice_runtime::thread::cpu(), Ordering::Relaxed);
-        if dir.rx.head.consume(round, at, to).is_err() {
-            // Seized while we copied: these bytes come again on TCP.
-            *cursor = before;
-            demote::settle_rx(sock, Reason::PeerDemoted);
-            return Look::Again;
-        }
-        fence_after_rmw();
-        let waiters = dir.tx_wishes.waiters.load(Ordering::Relaxed);
-        if waiters != 0 {
-            // Wake a blocked writer when it can go on for a while, not at every byte.
-            let unread = dir.tx.tail.read().offset.wrapping_sub(to);
-            if unread <= ring.len() / 2
-                || ring.len() > 2 * u64::from(CREDIT_MAX) && verbs::is_to_another_host(link)
-            {
-                let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
-                sock.conn().rx.doorbells.add(rung);
-            }
-        }
-        sock.rx.at.store(to, Ordering::Relaxed);
-        sock.rx.linked.store(
-            sock.rx.linked.load(Ordering::Relaxed) + n as u64,
-            Ordering::Relaxed,
-        );
-        sock.conn().rx.bytes.indirect.add(n as u64);
-        Look::Moved(n)
     }
 }
 
@@ -386,6 +237,69 @@ fn end_of_tcp(sock: &'static Socket, fd: c_int, look: Look) -> Look {
     }
 }
 
+/// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link
+/// begins. `begun`: as for [`empty`].
+unsafe fn from_kernel(
+    sock: &'static Socket,
+    fd: c_int,
+    cursor: &mut Cursor,
+    flags: c_int,
+    until: u64,
+    begun: bool,
+) -> Look {
+    if begun {
+        match at_hand(fd) {
+            AtHand::Bytes => {}
+            AtHand::Nothing => return Look::Empty,
+            AtHand::Over => return Look::End,
+        }
+    }
+    let mut room = [iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 64];
+    // What another host's end writes to TCP after the switch may be its record already.
+    let mut first = *cursor;
+    first.limit(
+        cursor
+            .most()
+            .min(usize::try_from(until).unwrap_or(usize::MAX)),
+    );
+    let pieces = first.rest(&mut room);
+    // SAFETY: zeroes are a valid header.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = pieces.as_mut_ptr();
+    msg.msg_iovlen = pieces.len();
+    let asked = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) | libc::MSG_DONTWAIT;
+    // SAFETY: the caller's buffers.
+    match unsafe { sys::recvmsg(fd, &raw mut msg, asked) } {
+        Ok(0) => Look::End,
+        Ok(n) if flags & libc::MSG_PEEK != 0 => {
+            if until != n as u64 {
+                return Look::Moved(n);
+            }
+            // The peek reaches the switch: what follows lies in the ring.
+            let mut beyond = *cursor;
+            beyond.advance(n, |_, _| ());
+            // SAFETY: passed on.
+            Look::Moved(n + unsafe { peek_ring(sock, &mut beyond, flags) })
+        }
+        Ok(n) => {
+            sock.rx.add_kernel_bytes(n as u64);
+            sock.conn().rx.bytes.tcp.add(n as u64);
+            cursor.advance(n, |_, _| ());
+            recv::came_by_tcp(sock);
+            if sock.far.swap(false, Ordering::Relaxed) {
+                jobs::advance(sock);
+            }
+            Look::Moved(n)
+        }
+        Err(libc::EAGAIN) => Look::Empty,
+        Err(libc::EINTR) => Look::Again,
+        Err(e) => Look::Failed(Error::Kernel(e)),
+    }
+}
+
 /// Copies what lies in the ring without taking it, or with MSG_TRUNC says how much it is.
 unsafe fn peek_ring(sock: &'static Socket, cursor: &mut Cursor, flags: c_int) -> usize {
     let (Some(dir), Some(ring)) = (sock.rx.dir(), sock.rx.ring()) else {
@@ -402,6 +316,79 @@ unsafe fn peek_ring(sock: &'static Socket, cursor: &mut Cursor, flags: c_int) ->
         at += len as u64;
     });
     n
+}
+
+#[inline]
+unsafe fn from_ring(
+    sock: &'static Socket,
+    cursor: &mut Cursor,
+    left: usize,
+    flags: c_int,
+    at: u64,
+    available: u64,
+    round: u8,
+) -> Look {
+    let (Some(dir), Some(ring), Some(link)) = (sock.rx.dir(), sock.rx.ring(), sock.link()) else {
+        return Look::Kernel;
+    };
+    if available > ring.len() {
+        // Not possible: the writer lies about its tail.
+        sock.pin(Reason::PeerHostile);
+        if sock.carrier().is_driven {
+            // The ring is this process's own, and only what fits advances it.
+            return Look::Failed(Error::Reset);
+        }
+        demote::settle_rx(sock, Reason::PeerHostile);
+        return Look::Again;
+    }
+    let n = left.min(available as usize).min(PUBLISH);
+    if flags & libc::MSG_PEEK != 0 {
+        if left as u64 > available {
+            remote::wants_more(sock, available, ring.len());
+        }
+        // SAFETY: passed on.
+        return Look::Moved(unsafe { peek_ring(sock, &mut { *cursor }, flags) });
+    }
+    let before = *cursor;
+    if flags & libc::MSG_TRUNC != 0 {
+        cursor.advance(n, |_, _| ());
+    } else {
+        let mut from = at;
+        cursor.advance(n, |to, len| {
+            // SAFETY: the caller's buffer, and at most the ring's length.
+            unsafe { ring.copy_out(from, to, len) };
+            from += len as u64;
+        });
+    }
+    let to = at + n as u64;
+    dir.rx
+        .cpu
+        .store(sluice_runtime::thread::cpu(), Ordering::Relaxed);
+    if dir.rx.head.consume(round, at, to).is_err() {
+        // Seized while we copied: these bytes come again on TCP.
+        *cursor = before;
+        demote::settle_rx(sock, Reason::PeerDemoted);
+        return Look::Again;
+    }
+    fence_after_rmw();
+    let waiters = dir.tx_wishes.waiters.load(Ordering::Relaxed);
+    if waiters != 0 {
+        // Wake a blocked writer when it can go on for a while, not at every byte.
+        let unread = dir.tx.tail.read().offset.wrapping_sub(to);
+        if unread <= ring.len() / 2
+            || ring.len() > 2 * u64::from(CREDIT_MAX) && verbs::is_to_another_host(link)
+        {
+            let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
+            sock.conn().rx.doorbells.add(rung);
+        }
+    }
+    sock.rx.at.store(to, Ordering::Relaxed);
+    sock.rx.linked.store(
+        sock.rx.linked.load(Ordering::Relaxed) + n as u64,
+        Ordering::Relaxed,
+    );
+    sock.conn().rx.bytes.indirect.add(n as u64);
+    Look::Moved(n)
 }
 
 /// The ring is empty: what does the silent TCP say? `begun`: the call has got something, so that an

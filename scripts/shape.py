@@ -5,8 +5,8 @@
     scripts/shape.py --check    fails if one is above its limit below
     scripts/shape.py --where    also the places that are counted
 
-An arrow leads from a file of DRAWN's packages to each other one that it names by `use` or by a path.
-That none leads to a package above is the compiler's to see. Tests do not count.
+An arrow leads from a file of DRAWN's packages to each other one that it names by `use` or by a
+path. That none leads to a package above is the compiler's to see. Tests do not count.
 """
 import argparse
 import pathlib
@@ -91,7 +91,8 @@ def named(text, module):
         full, _, alias = path.removesuffix("::self").partition(" as ")
         last = alias or full.split("::")[-1]
         if last and last[0].islower():
-            paths += [f"{full}::{name}" for name in set(re.findall(rf"(?<![:\w]){last}::(\w+)", text))]
+            names = re.findall(rf"(?<![:\w]){last}::(\w+)", text)
+            paths += [f"{full}::{name}" for name in set(names)]
     paths += re.findall(rf"\b(?:{roots})(?:::\w+)+", text)
     for path in paths:
         parts = [p.strip() for p in re.sub(r" as \w+", "", path).split("::")]

@@ -437,14 +437,9 @@ impl Feed {
 /// half of what it has hashed, is the parent's. So nothing is left here; not even freed, since a
 /// handler of that very call may have forked.
 pub fn after_fork(sock: &'static Socket) {
-    if calls_of(sock) != 0 {
+    if sock.calls_in_kernel() != 0 {
         sock.prefix.leave();
     }
-}
-
-/// Calls that may be using the tracks of a socket.
-fn calls_of(sock: &Socket) -> u64 {
-    sock.rx.in_kernel() + sock.tx.in_kernel()
 }
 
 /// Nothing is to be proved of the socket any more, now or later. Takes both locks for a moment.
@@ -453,7 +448,7 @@ pub fn forget(sock: &'static Socket) {
     if let Ok(_rx) = sock.rx.lock.enter()
         && let Ok(_tx) = sock.tx.lock.enter()
     {
-        sock.prefix.give_back(calls_of(sock));
+        sock.prefix.give_back(sock.calls_in_kernel());
     }
 }
 

@@ -20,7 +20,7 @@ use sluice_runtime::fault;
 use sluice_runtime::iov::{self, Cursor, Extent};
 use sluice_stats::Reason;
 
-/// Receives for a tracked socket..
+/// Receives for a tracked socket.
 ///
 /// # Safety
 /// The arguments are those of a C caller.

@@ -54,7 +54,7 @@ pub(super) enum Room {
     Shut,
 }
 
-/// Sends for a tracked socket..
+/// Sends for a tracked socket.
 ///
 /// # Safety
 /// The arguments are those of a C caller.

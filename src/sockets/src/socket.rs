@@ -620,11 +620,14 @@ impl Socket {
         self.halves.load(Ordering::Relaxed) == half::BOTH
     }
 
+    /// Calls of both halves that are in the kernel now.
+    pub(crate) fn calls_in_kernel(&self) -> u64 {
+        self.rx.in_kernel() + self.tx.in_kernel()
+    }
+
     /// Is a call counted on the structure, of this socket or of an earlier one?
     fn is_in_use(&self) -> bool {
-        self.rx.in_kernel() != 0
-            || self.tx.in_kernel() != 0
-            || self.polls.load(Ordering::SeqCst) != 0
+        self.calls_in_kernel() != 0 || self.polls.load(Ordering::SeqCst) != 0
     }
 }
 

@@ -74,7 +74,8 @@ impl World {
         let count = if cut == want { 1 } else { 2 };
         let mut io_wait = IoWait::new();
         // SAFETY: buffers of ours.
-        let verdict = unsafe { api::recv(entry, self.fd, iov.as_ptr(), count, flags, &mut io_wait) };
+        let verdict =
+            unsafe { api::recv(entry, self.fd, iov.as_ptr(), count, flags, &mut io_wait) };
         let fd = self.fd;
         let got = concluded(verdict, || {
             let mut msg = message(&iov[..count]);
@@ -158,7 +159,8 @@ impl World {
         let count = if cut == len { 1 } else { 2 };
         let mut io_wait = IoWait::new();
         // SAFETY: buffers of ours.
-        let verdict = unsafe { api::send(entry, self.fd, iov.as_ptr(), count, flags, &mut io_wait) };
+        let verdict =
+            unsafe { api::send(entry, self.fd, iov.as_ptr(), count, flags, &mut io_wait) };
         let fd = self.fd;
         let done = concluded(verdict, || {
             let msg = message(&iov[..count]);

@@ -123,8 +123,7 @@ pub fn free(sock: &'static Socket) {
     #[cfg(feature = "fault")]
     sock.prefix.tell(sock.role.load(Ordering::Relaxed));
     if sections.iter().all(Result::is_ok) {
-        sock.prefix
-            .give_back(sock.rx.in_kernel() + sock.tx.in_kernel());
+        sock.prefix.give_back(sock.calls_in_kernel());
     }
     drop(sections);
     // Calls that are still to end find no reason to meet.

@@ -1,6 +1,9 @@
 //! Tests: a TCP connection with both its ends in this process, and a link between them, on their
 //! way to the link and back in all orders. Nothing is preloaded: the tests call what hooks call,
 //! and the kernel where a verdict says so.
+//!
+//! Each journey is made by every [carrier](crate::carrier): by memory, by queue pairs of both kinds
+//! of device, and by some whose messages are late or whose connection breaks.
 
 #![allow(
     clippy::disallowed_types,
@@ -11,16 +14,20 @@
 use crate::demote::{self, Which};
 use crate::io_wait::IoWait;
 use crate::socket::{self, Socket, State, role};
+use crate::testing::hosts::{self, Host};
 use crate::verdict::{Error, Verdict};
-use crate::{descriptors, observe_passed, recv, resend, send, testing, upgrade, wait};
+use crate::{descriptors, observe_passed, recv, remote, resend, send, testing, upgrade, wait};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libc::{c_int, iovec};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
+use sluice_fabric::verbs::fake::{Faults, Kind};
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_stats::Reason;
+use sluice_stream::record::RECORD_LEN;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// One end of the connection.
@@ -31,9 +38,32 @@ struct End {
     link: &'static Link,
 }
 
+/// What carries the streams of a connection.
+#[derive(Clone, Copy, Debug)]
+enum Over {
+    Memory,
+    Hosts(Kind, Faults),
+}
+
+impl Over {
+    /// With faults that differ with the seed, if it has any.
+    fn of_seed(self, seed: u64) -> Self {
+        let Self::Hosts(kind, mut faults) = self else {
+            return self;
+        };
+        if faults.seed != 0 {
+            faults.seed = seed;
+        }
+        faults.breaks_after = faults.breaks_after.map(|most| seed * 31 % most);
+        Self::Hosts(kind, faults)
+    }
+}
+
 /// A connection, both of whose ends are tracked and look for nobody.
 struct Pair {
     ends: [End; 2],
+    /// Where they are on two hosts. Others wait: what may be registered has room for few.
+    hosts: Option<([Host; 2], MutexGuard<'static, ()>)>,
 }
 
 /// What a call comes to, sleeps and the kernel's part included, as in the edge that serves hooks.
@@ -118,6 +148,9 @@ impl End {
     /// What the control thread does where the program's threads do nothing: it follows the peer
     /// back to TCP, and sends again what that has not read.
     fn goes_on(self) {
+        if self.sock.carrier().ends_by_record {
+            return remote::advance(self.sock);
+        }
         demote::follow_tx(self.sock);
         resend::resend_now(self.sock);
     }
@@ -128,12 +161,23 @@ impl End {
 }
 
 impl Pair {
-    fn new() -> Self {
+    fn new(over: Over) -> Self {
+        static TURN: Mutex<()> = Mutex::new(());
         testing::control_thread();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let there = listener.accept().unwrap().0;
-        let (a, b) = testing::links();
+        let hosts = match over {
+            Over::Memory => None,
+            Over::Hosts(kind, faults) => {
+                let turn = TURN.lock().unwrap_or_else(|failed| failed.into_inner());
+                Some((hosts::connect(kind, faults), turn))
+            }
+        };
+        let (a, b) = match &hosts {
+            None => testing::links(),
+            Some(([a, b], _)) => (a.near, b.near),
+        };
         let end = |stream: TcpStream, link, side| {
             stream.set_nodelay(true).unwrap();
             let fd = stream.into_raw_fd();
@@ -146,12 +190,15 @@ impl Pair {
             end(here, a, role::CONNECTING),
             end(there, b, role::ACCEPTED),
         ];
-        Self { ends }
+        Self { ends, hosts }
     }
 
     /// Both ends have met: they get a stream. False: one of them cannot have one now.
     fn meet(&self) -> bool {
         let [a, b] = self.ends;
+        if let Some((hosts, _)) = &self.hosts {
+            return hosts::meet(*hosts, [a.sock, b.sock]);
+        }
         let owner = |end: End| core::ptr::from_ref(end.sock).addr();
         let index = a.link.give_stream(64 << 10, owner(a)).unwrap();
         assert!(b.link.join_stream(index, 64 << 10, owner(b)));
@@ -174,21 +221,32 @@ impl Pair {
 
     /// One byte each way, by which both halves of both ends come to the link.
     fn switch(&self, ways: &mut [Way; 2]) {
-        for _ in 0..2 {
+        let on_link = (State::Link, State::Link);
+        for _ in 0..SWITCHES {
             for way in &mut *ways {
                 way.write(self, 1, 0);
                 way.read(self, 1, 0);
             }
+            if self.ends.map(End::states) == [on_link, on_link] {
+                return;
+            }
         }
-        let on_link = (State::Link, State::Link);
-        assert_eq!(self.ends.map(End::states), [on_link, on_link]);
+        panic!("states {:?}", self.ends.map(End::states));
     }
 
     fn close(self) {
-        let [a, b] = self.ends;
-        a.close();
-        b.close();
-        assert_eq!((a.link.stream_count(), b.link.stream_count()), (0, 0));
+        for end in self.ends {
+            end.close();
+        }
+        self.end();
+    }
+
+    /// Both ends have closed: no stream of the link is left.
+    fn end(self) {
+        match self.hosts {
+            None => assert_eq!(self.ends.map(|end| end.link.stream_count()), [0, 0]),
+            Some((hosts, _turn)) => hosts::disconnect(hosts),
+        }
     }
 }
 
@@ -275,9 +333,13 @@ impl Way {
     }
 }
 
+/// By so many bytes each way at most a connection comes to its link: between hosts the control
+/// threads of both have steps to take.
+const SWITCHES: usize = 10_000;
+
 /// A connection that is on its link both ways.
-fn linked() -> (Pair, [Way; 2]) {
-    let (pair, mut ways) = (Pair::new(), ways());
+fn linked(over: Over) -> (Pair, [Way; 2]) {
+    let (pair, mut ways) = (Pair::new(over), ways());
     assert!(pair.meet());
     pair.switch(&mut ways);
     (pair, ways)
@@ -291,33 +353,33 @@ fn go_on(pair: &Pair, ways: &mut [Way; 2], n: usize) {
     }
 }
 
-#[test]
-fn what_was_written_by_tcp_is_read_before_the_link() {
-    let (pair, mut ways) = (Pair::new(), ways());
+fn what_was_written_by_tcp_is_read_before_the_link(over: Over) {
+    let (pair, mut ways) = (Pair::new(over), ways());
     let [there, back] = &mut ways;
     there.write(&pair, 1000, 0);
     assert!(pair.meet());
     there.write(&pair, 2000, 0);
-    assert_eq!(pair.ends[0].sock.tx.state(), State::Link);
-    assert_eq!(pair.ends[1].sock.rx.state(), State::Proved);
-    assert_eq!(there.read(&pair, 600, 0), 600);
-    assert_eq!(pair.ends[1].sock.rx.state(), State::Draining);
-    // The last of TCP and the first of the link in one call.
-    assert_eq!(there.read(&pair, 600, 0), 600);
-    assert_eq!(pair.ends[1].sock.rx.state(), State::Link);
+    if pair.hosts.is_none() {
+        assert_eq!(pair.ends[0].sock.tx.state(), State::Link);
+        assert_eq!(pair.ends[1].sock.rx.state(), State::Proved);
+        assert_eq!(there.read(&pair, 600, 0), 600);
+        assert_eq!(pair.ends[1].sock.rx.state(), State::Draining);
+        // The last of TCP and the first of the link in one call.
+        assert_eq!(there.read(&pair, 600, 0), 600);
+        assert_eq!(pair.ends[1].sock.rx.state(), State::Link);
+    }
     there.drain(&pair);
     back.write(&pair, 1000, 0);
     back.drain(&pair);
     pair.close();
 }
 
-#[test]
-fn whichever_end_demotes_each_byte_comes_once() {
+fn whichever_end_demotes_each_byte_comes_once(over: Over) {
     for (who, which) in [0, 1]
         .into_iter()
         .flat_map(|who| [Which::Both, Which::Tx, Which::Rx].map(|which| (who, which)))
     {
-        let (pair, mut ways) = linked();
+        let (pair, mut ways) = linked(over);
         for way in &mut ways {
             way.write(&pair, 3000, 0);
             way.read(&pair, 1000, 0);
@@ -328,23 +390,26 @@ fn whichever_end_demotes_each_byte_comes_once() {
     }
 }
 
-#[test]
-fn what_the_reader_took_is_not_sent_again() {
-    let (pair, [mut there, _]) = linked();
+fn what_the_reader_took_is_not_sent_again(over: Over) {
+    let (pair, [mut there, _]) = linked(over);
     there.write(&pair, 3000, 0);
     there.read(&pair, 1000, 0);
     let before = pair.ends[1].sock.rx.kernel_bytes();
     demote::demote(pair.ends[1].sock, Which::Both, Reason::RawSyscall);
     there.write(&pair, 10, 0);
     there.drain(&pair);
-    assert_eq!(pair.ends[1].sock.rx.kernel_bytes() - before, 2010);
+    let record = if pair.hosts.is_some() {
+        RECORD_LEN as u64
+    } else {
+        0
+    };
+    assert_eq!(pair.ends[1].sock.rx.kernel_bytes() - before, 2010 + record);
     assert_eq!(pair.ends[0].sock.tx.state(), State::Plain);
     pair.close();
 }
 
-#[test]
-fn a_fin_follows_the_last_byte_of_the_link() {
-    let (pair, mut ways) = linked();
+fn a_fin_follows_the_last_byte_of_the_link(over: Over) {
+    let (pair, mut ways) = linked(over);
     let [there, back] = &mut ways;
     there.write(&pair, 5000, 0);
     pair.ends[0].shutdown();
@@ -358,9 +423,8 @@ fn a_fin_follows_the_last_byte_of_the_link() {
     pair.close();
 }
 
-#[test]
-fn after_a_close_the_peer_reads_all_and_then_the_end() {
-    let (pair, [mut there, _]) = linked();
+fn after_a_close_the_peer_reads_all_and_then_the_end(over: Over) {
+    let (pair, [mut there, _]) = linked(over);
     there.write(&pair, 50_000, 0);
     let [a, b] = pair.ends;
     a.close();
@@ -368,12 +432,11 @@ fn after_a_close_the_peer_reads_all_and_then_the_end() {
     there.read(&pair, 1, 0);
     assert!(there.ended);
     b.close();
-    assert_eq!((a.link.stream_count(), b.link.stream_count()), (0, 0));
+    pair.end();
 }
 
-#[test]
-fn what_is_seized_while_it_is_copied_comes_by_tcp() {
-    let (pair, mut ways) = linked();
+fn what_is_seized_while_it_is_copied_comes_by_tcp(over: Over) {
+    let (pair, mut ways) = linked(over);
     let mut draw = testing::draws(1);
     for _ in 0..1000 {
         let [there, _] = &mut ways;
@@ -399,9 +462,8 @@ fn what_is_seized_while_it_is_copied_comes_by_tcp() {
     pair.close();
 }
 
-#[test]
-fn a_connection_that_went_back_comes_to_a_link_again() {
-    let (pair, mut ways) = linked();
+fn a_connection_that_went_back_comes_to_a_link_again(over: Over) {
+    let (pair, mut ways) = linked(over);
     for _ in 0..10 {
         for way in &mut ways {
             way.write(&pair, 7000, 0);
@@ -423,9 +485,8 @@ fn narrow(pair: &Pair) {
     }
 }
 
-#[test]
-fn what_tcp_has_no_room_for_is_sent_when_it_has() {
-    let (pair, [mut there, _]) = linked();
+fn what_tcp_has_no_room_for_is_sent_when_it_has(over: Over) {
+    let (pair, [mut there, _]) = linked(over);
     while there.write(&pair, 3000, libc::MSG_DONTWAIT) != 0 {}
     narrow(&pair);
     demote::demote(pair.ends[0].sock, Which::Both, Reason::RawSyscall);
@@ -437,9 +498,8 @@ fn what_tcp_has_no_room_for_is_sent_when_it_has() {
     pair.close();
 }
 
-#[test]
-fn an_end_waits_for_what_tcp_has_no_room_for() {
-    let (pair, [mut there, _]) = linked();
+fn an_end_waits_for_what_tcp_has_no_room_for(over: Over) {
+    let (pair, [mut there, _]) = linked(over);
     while there.write(&pair, 3000, libc::MSG_DONTWAIT) != 0 {}
     narrow(&pair);
     pair.ends[0].shutdown();
@@ -468,9 +528,8 @@ fn beside_a_sleeper(call: impl FnOnce() + Send, then: impl FnOnce()) {
     });
 }
 
-#[test]
-fn a_reader_that_sleeps_in_the_kernel_gets_its_bytes_by_tcp() {
-    let (pair, [mut there, _]) = (Pair::new(), ways());
+fn a_reader_that_sleeps_in_the_kernel_gets_its_bytes_by_tcp(over: Over) {
+    let (pair, [mut there, _]) = (Pair::new(over), ways());
     let (mut read, mut states) = (0, None);
     let sleeper = || {
         let [mut way, _] = ways();
@@ -482,14 +541,15 @@ fn a_reader_that_sleeps_in_the_kernel_gets_its_bytes_by_tcp() {
         states = Some((pair.ends[0].sock.tx.state(), pair.ends[1].sock.rx.state()));
     });
     assert_eq!(read, 10);
-    assert_eq!(states, Some((State::Proved, State::Proved)));
+    if pair.hosts.is_none() {
+        assert_eq!(states, Some((State::Proved, State::Proved)));
+    }
     pair.close();
 }
 
-#[test]
-fn no_writer_switches_while_another_sleeps_in_the_kernel() {
+fn no_writer_switches_while_another_sleeps_in_the_kernel(over: Over) {
     const BYTES: usize = 8 << 20;
-    let (pair, [mut reader, _]) = (Pair::new(), ways());
+    let (pair, [mut reader, _]) = (Pair::new(over), ways());
     let mut states = None;
     let sleeper = || {
         let [mut way, _] = ways();
@@ -508,10 +568,10 @@ fn no_writer_switches_while_another_sleeps_in_the_kernel() {
 }
 
 /// Steps in any order, by one thread that never waits. How often the ends met.
-fn walk(seed: u64) -> u32 {
+fn walk(over: Over, seed: u64) -> u32 {
     let mut met = 0;
     let mut draw = testing::draws(seed);
-    let (pair, mut ways) = (Pair::new(), ways());
+    let (pair, mut ways) = (Pair::new(over), ways());
     let mut shut = [false; 2];
     for _ in 0..300 {
         let who = (draw() % 2) as usize;
@@ -553,11 +613,17 @@ fn walk(seed: u64) -> u32 {
     met
 }
 
-/// Runs a walk for each seed, and says which one failed. The ends must meet, once each on average.
-fn for_seeds(seeds: u32, walk: fn(u64) -> u32) {
+/// Runs a walk for each seed, fewer between hosts, and says which one failed. The ends must meet,
+/// once each on average.
+fn for_seeds(seeds: u32, over: Over, walk: fn(Over, u64) -> u32) {
     let mut met = 0;
+    let seeds = match over {
+        Over::Memory => seeds,
+        Over::Hosts(..) => seeds / 4,
+    };
     for seed in 1..=seeds {
-        match std::panic::catch_unwind(|| walk(u64::from(seed))) {
+        let seed = u64::from(seed);
+        match std::panic::catch_unwind(|| walk(over.of_seed(seed), seed)) {
             Ok(times) => met += times,
             Err(why) => panic!("seed {seed}: {:?}", why.downcast_ref::<String>()),
         }
@@ -565,16 +631,15 @@ fn for_seeds(seeds: u32, walk: fn(u64) -> u32) {
     assert!(met >= seeds, "{seeds} connections met {met} times");
 }
 
-#[test]
-fn in_any_order_of_steps_each_byte_comes_once_and_then_the_end() {
-    for_seeds(300, walk);
+fn in_any_order_of_steps_each_byte_comes_once_and_then_the_end(over: Over) {
+    for_seeds(300, over, walk);
 }
 
 /// Four threads write and read, and wait where they must, while a fifth takes the connection to
 /// links and back. How often the ends met.
-fn race(seed: u64) -> u32 {
+fn race(over: Over, seed: u64) -> u32 {
     let mut draw = testing::draws(seed);
-    let pair = Pair::new();
+    let pair = Pair::new(over);
     let mut bytes = 1 << 20;
     if seed.is_multiple_of(3) {
         narrow(&pair);
@@ -631,7 +696,74 @@ fn race(seed: u64) -> u32 {
     met
 }
 
-#[test]
-fn while_threads_write_and_read_each_byte_comes_once() {
-    for_seeds(20, race);
+fn while_threads_write_and_read_each_byte_comes_once(over: Over) {
+    for_seeds(20, over, race);
+}
+
+/// The journeys, each a test of its name, over a carrier.
+macro_rules! over {
+    ($($carrier:ident: $over:expr => $journeys:ident;)*) => {$(
+        mod $carrier {
+            use super::*;
+
+            $journeys!($over);
+        }
+    )*};
+}
+
+macro_rules! tests {
+    ($over:expr => $($journey:ident)*) => {$(
+        #[test]
+        fn $journey() {
+            super::$journey($over);
+        }
+    )*};
+}
+
+/// Those that hold also where the connection breaks.
+macro_rules! random {
+    ($over:expr) => {
+        tests! { $over =>
+            in_any_order_of_steps_each_byte_comes_once_and_then_the_end
+            while_threads_write_and_read_each_byte_comes_once
+        }
+    };
+}
+
+macro_rules! all {
+    ($over:expr) => {
+        random!($over);
+        tests! { $over =>
+            what_was_written_by_tcp_is_read_before_the_link
+            whichever_end_demotes_each_byte_comes_once
+            what_the_reader_took_is_not_sent_again
+            a_fin_follows_the_last_byte_of_the_link
+            after_a_close_the_peer_reads_all_and_then_the_end
+            what_is_seized_while_it_is_copied_comes_by_tcp
+            a_connection_that_went_back_comes_to_a_link_again
+            what_tcp_has_no_room_for_is_sent_when_it_has
+            an_end_waits_for_what_tcp_has_no_room_for
+            a_reader_that_sleeps_in_the_kernel_gets_its_bytes_by_tcp
+            no_writer_switches_while_another_sleeps_in_the_kernel
+        }
+    };
+}
+
+const LATE: Faults = Faults {
+    seed: 1,
+    breaks_after: None,
+};
+const BREAKS: Faults = Faults {
+    seed: 1,
+    breaks_after: Some(300),
+};
+
+over! {
+    memory: Over::Memory => all;
+    infiniband: Over::Hosts(Kind::InfiniBand, Faults::default()) => all;
+    iwarp: Over::Hosts(Kind::Iwarp, Faults::default()) => all;
+    late_infiniband: Over::Hosts(Kind::InfiniBand, LATE) => all;
+    late_iwarp: Over::Hosts(Kind::Iwarp, LATE) => all;
+    broken_infiniband: Over::Hosts(Kind::InfiniBand, BREAKS) => random;
+    broken_iwarp: Over::Hosts(Kind::Iwarp, BREAKS) => random;
 }

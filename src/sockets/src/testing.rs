@@ -3,8 +3,13 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_types,
     reason = "what a test needs and has not is its failure"
 )]
+
+pub mod hosts;
 
 use crate::socket::{self, Socket, State, role};
 use crate::{descriptors, work};
@@ -108,7 +113,7 @@ pub fn forked_amid(
     })
 }
 
-/// Starts the control thread, which has no links to read.
+/// Starts the control thread, which has no links within the host to read.
 pub fn control_thread() {
     control_thread::served_by(serve);
     control_thread::start().unwrap();
@@ -130,7 +135,8 @@ fn serve(set: i32) {
             }
         }
         descriptors::make_ends();
-        timeout = work::do_jobs();
+        let due = hosts::progress();
+        timeout = work::do_jobs().into_iter().chain(due).min();
     }
 }
 

@@ -28,6 +28,21 @@ macro_rules! functions {
         }
 
         impl Api {
+            /// A table for tests, whose functions end the process.
+            #[cfg(any(test, feature = "testing"))]
+            pub(super) fn absent() -> Self {
+                Self {
+                    $($($name: {
+                        #[allow(clippy::disallowed_methods, reason = "of a test")]
+                        unsafe extern "C" fn absent($(_: $arg),*) -> $ret {
+                            std::process::abort()
+                        }
+                        absent
+                    },)*
+                    $($newer: None,)*)*
+                }
+            }
+
             /// `None`: a library, or one of its functions, is missing.
             fn open() -> Option<Self> {
                 $(let $lib = library(LIBRARIES.$lib)?;)*

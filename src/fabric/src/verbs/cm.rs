@@ -167,8 +167,8 @@ impl Drop for Channel {
 /// An end of a connection, or a listener.
 #[derive(Debug)]
 pub struct Id {
-    api: &'static Api,
-    id: NonNull<rdma_cm_id>,
+    pub(super) api: &'static Api,
+    pub(super) id: NonNull<rdma_cm_id>,
 }
 
 // SAFETY: librdmacm may be called for one id by any thread.

@@ -31,7 +31,7 @@ pub struct Limits {
 }
 
 /// Linux, drivers/infiniband/sw/siw/siw.h: `SIW_VENDOR_ID`.
-const SOFT_IWARP: u32 = 0x0062_6d74;
+pub(super) const SOFT_IWARP: u32 = 0x0062_6d74;
 
 /// An opened device. librdmacm opens each once and keeps it for the life of the process.
 #[derive(Clone, Copy, Debug)]

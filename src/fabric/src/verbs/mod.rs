@@ -6,10 +6,13 @@
 //! * [`queue`]: completion queues and queue pairs.
 //! * [`sigpipe`]: a signal that posting may raise.
 //! * [`cm`]: dialling and answering, never waiting.
+//! * `fake`: a device in memory, for tests.
 
 pub mod api;
 pub mod cm;
 pub mod device;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
 pub(crate) mod ffi;
 pub mod queue;
 pub mod sigpipe;

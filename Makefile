@@ -61,7 +61,6 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) check -p sluice-preload --features probe
-	$(CARGO) clippy -p sluice-preload --no-default-features -- -D warnings
 	$(CARGO) test --workspace
 	$(CARGO) test --manifest-path fuzz/coverage/Cargo.toml --target-dir target/replay
 	scripts/compat.py --self-test
@@ -92,8 +91,8 @@ evidence: build build-fault benches
 	@scripts/install-deps.sh --rdma
 	@scripts/install-deps.sh --rdma-qemu
 	@$(MAKE) --no-print-directory -s -C c-tests
-	$(CARGO) test --no-run -p sluice-fabric --features verbs --test verbs
-	$(CARGO) test --no-run -p sluice-transport --features verbs --test remote
+	$(CARGO) test --no-run -p sluice-fabric --test verbs
+	$(CARGO) test --no-run -p sluice-transport --test remote
 	@scripts/guest/run --prepare
 	@scripts/guest/evidence --seed $(SEED)
 

@@ -177,11 +177,9 @@ def rdma_steps(seed, full):
     yield "first bytes", [os.path.join(common.ROOT, "scripts", "prefix.py")], {}, 2, True
     yield "guest", [os.path.join(guest, "run"), "--prepare"], {}, 60, False
     for package, _, _ in TWO_ENDED:
-        yield f"build {package}", ["cargo", "clippy", "-p", package, "--features", "verbs", "--all-targets", "--",
-                                   "-D", "warnings"], {}, 10, False
+        yield f"build {package}", ["cargo", "clippy", "-p", package, "--all-targets", "--", "-D", "warnings"], {}, 10, False
     for package, program, _ in TWO_ENDED:
-        yield (f"{program} alone", ["cargo", "test", "-p", package, "--features", "verbs", "--test", program], {}, 10,
-               True)
+        yield (f"{program} alone", ["cargo", "test", "-p", package, "--test", program], {}, 10, True)
     for device in ("rxe", "siw"):
         for _, program, test in TWO_ENDED:
             yield (f"{device} {program}", [os.path.join(guest, "run"), "--device", device, "--timeout", "300", "--",

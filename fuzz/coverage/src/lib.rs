@@ -6,7 +6,6 @@
 
 pub mod arena;
 pub mod configuration;
-#[cfg(feature = "verbs")]
 pub mod dial;
 mod input;
 pub mod messages;
@@ -23,7 +22,6 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("arena", arena::run),
     ("configuration", configuration::run),
-    #[cfg(feature = "verbs")]
     ("dial", dial::run),
     ("messages", messages::run),
     ("pump", pump::run),

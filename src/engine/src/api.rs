@@ -485,8 +485,7 @@ pub fn before_daemon() {
 }
 /// The program has said anew what becomes of a signal.
 pub fn signal_changed(number: c_int) {
-    if cfg!(feature = "verbs") && number == libc::SIGPIPE {
-        #[cfg(feature = "verbs")]
+    if number == libc::SIGPIPE {
         sluice_fabric::verbs::sigpipe::changed();
     }
 }

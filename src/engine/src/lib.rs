@@ -5,16 +5,10 @@
 //!
 //! The layers are drawn in `docs/architecture.md`.
 
-#![cfg_attr(
-    not(feature = "verbs"),
-    allow(dead_code, reason = "some of it only streams to other hosts use")
-)]
-
 pub mod api;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub(crate) mod lifecycle;
 pub(crate) mod relatives;
 
-#[cfg(feature = "verbs")]
 pub use sluice_rendezvous::hosts::hello;

@@ -11,10 +11,8 @@ use sluice_sockets::demote::{self, Which};
 use sluice_sockets::linger::{self, end_before_record};
 use sluice_sockets::socket::{self, CALL_BITS, Half, Socket, State};
 use sluice_sockets::{descriptors, finish, give_up, io_wait, meeting, prefix, report};
-#[cfg(feature = "verbs")]
 use sluice_sockets::{unread_copy, upgrade, wake};
 use sluice_stats::Reason;
-#[cfg(feature = "verbs")]
 use sluice_transport::verbs::users::Users;
 
 /// This process was forked off another one that had the library.
@@ -74,7 +72,6 @@ pub fn init() {
     thread::init(thread_ends);
     rights::on_sandbox(sandboxed);
     sluice_rendezvous::offer();
-    #[cfg(feature = "verbs")]
     sluice_transport::verbs::users::used_by(Users {
         wake: |near, waiters, index| {
             let _ = wake::own(near, waiters, index);

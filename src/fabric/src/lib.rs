@@ -14,7 +14,7 @@
 //! * [`outlet`]: a descriptor that threads write to and one of them closes.
 //! * [`filter`]: whether a seccomp filter lets this library's system calls through.
 //! * [`shm`]: a [`shm::Link`] between two processes of one host.
-//! * `verbs`: queue pairs to another host.
+//! * [`verbs`]: queue pairs to another host.
 //!
 //! # Example
 //!
@@ -70,6 +70,6 @@ pub mod shm;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod sys;
-#[cfg(all(feature = "verbs", not(loom)))]
+#[cfg(not(loom))]
 pub mod verbs;
 pub mod words;

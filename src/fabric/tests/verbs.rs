@@ -2,7 +2,7 @@
 //! other's place, writes into it, and is told when. Needs two hosts, so it does nothing unless
 //! `SLUICE_VERBS_ROLE` says which of the two this is: `listen=ADDR:PORT`, or `dial=ADDR:PORT`
 //! (`scripts/guest/provider`).
-#![cfg(all(feature = "verbs", not(loom)))]
+#![cfg(not(loom))]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

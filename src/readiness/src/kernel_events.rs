@@ -367,7 +367,6 @@ mod tests {
         assert_eq!(told, all as i16);
     }
 
-    #[cfg(feature = "verbs")]
     mod records {
         use super::*;
         use crate::poll;

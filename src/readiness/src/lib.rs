@@ -1,10 +1,5 @@
 //! Readiness: poll, select and epoll over accelerated sockets and all other descriptors together.
 
-#![cfg_attr(
-    not(feature = "verbs"),
-    allow(dead_code, reason = "some of it only streams to other hosts use")
-)]
-
 pub mod bells;
 pub mod epoll;
 pub mod epoll_ctl;
@@ -20,7 +15,6 @@ pub mod set;
 mod shared;
 pub mod wait_state;
 
-#[cfg(feature = "verbs")]
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_sockets::events;
@@ -35,7 +29,6 @@ pub fn link_lost(link: &'static Link) {
 
 /// Takes a device's descriptor out of all sets. It has nothing more to tell, but may stay readable
 /// until it is closed.
-#[cfg(feature = "verbs")]
 pub fn bell_goes(fd: i32) {
     set::for_all(|set| {
         if set.remote.load(Ordering::Relaxed) {

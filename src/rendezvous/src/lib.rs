@@ -29,22 +29,13 @@
 //! program's own calls, and no wait of the program lasts longer than a meeting under way. Once the
 //! control thread runs, it moves them on, too.
 
-#![cfg_attr(
-    not(feature = "verbs"),
-    allow(dead_code, reason = "some of it only streams to other hosts use")
-)]
-
 mod ask;
 mod bell;
 mod closer;
 pub mod control;
 mod decline;
 pub mod diag;
-#[cfg(feature = "verbs")]
 pub mod hosts;
-#[cfg(not(feature = "verbs"))]
-#[path = "no_hosts.rs"]
-mod hosts;
 pub mod identity;
 mod join;
 mod meetings;

@@ -16,7 +16,6 @@ pub fn strikes() -> bool {
 }
 
 /// Is the link to another host to end its work at this move? One in about two thousand.
-#[cfg(feature = "verbs")]
 #[inline(always)]
 pub fn cuts() -> bool {
     #[cfg(feature = "fault")]

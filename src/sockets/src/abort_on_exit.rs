@@ -31,7 +31,6 @@ impl Staged {
     }
 
     /// To another host: the switch begins, and nothing more is written on TCP.
-    #[cfg(any(test, feature = "verbs"))]
     pub fn begin(&self) {
         self.phase.store(BEGUN, Ordering::Relaxed);
     }

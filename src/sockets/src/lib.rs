@@ -1,20 +1,11 @@
 //! Sockets: the table, the state machine of each connection, blocking, and the life of descriptors.
 
-#![cfg_attr(
-    not(feature = "verbs"),
-    allow(dead_code, reason = "some of it only streams to other hosts use")
-)]
-
 pub mod abort_on_exit;
 pub mod after_tcp;
 pub mod carrier;
 pub mod counts;
 pub mod demote;
 pub mod descriptors;
-#[cfg(feature = "verbs")]
-pub mod digests;
-#[cfg(not(feature = "verbs"))]
-#[path = "no_digests.rs"]
 pub mod digests;
 pub mod direct;
 pub mod emulated_reset;
@@ -33,10 +24,6 @@ pub mod meeting;
 pub mod observe_passed;
 pub mod options;
 pub mod peer_end;
-#[cfg(feature = "verbs")]
-pub mod prefix;
-#[cfg(not(feature = "verbs"))]
-#[path = "unproved.rs"]
 pub mod prefix;
 pub mod raw_use;
 pub mod record;

@@ -97,7 +97,7 @@ impl Pass {
     /// the call is finished?
     #[inline(always)]
     pub fn wants_bytes(&self) -> bool {
-        cfg!(feature = "verbs") && self.0 & SHOWN != 0
+        self.0 & SHOWN != 0
     }
 
     /// A write of these buffers: what is to be shown of them later may have to be looked at now.

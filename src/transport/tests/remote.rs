@@ -2,7 +2,6 @@
 //! both ways at once, then how fast. Needs two hosts, so it does nothing unless `SLUICE_VERBS_ROLE`
 //! says which of the two this is: `listen=ADDR:PORT`, or `dial=ADDR:PORT`
 //! (`scripts/guest/provider`).
-#![cfg(feature = "verbs")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

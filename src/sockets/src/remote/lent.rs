@@ -1,6 +1,8 @@
 //! What a socket keeps of a buffer that it has lent to another host.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use sluice_fabric::verbs::device::Region;
+use sluice_transport::verbs::memory;
 
 /// What a socket lends.
 #[derive(Debug, Default)]
@@ -18,18 +20,11 @@ pub struct Lent {
 impl Lent {
     /// No byte lands in the buffer from now on.
     pub fn shut(&self) {
-        #[cfg(feature = "verbs")]
-        {
-            use core::sync::atomic::Ordering;
-            use sluice_fabric::verbs::device::Region;
-            use sluice_transport::verbs::memory;
-
-            let raw = self.region.swap(0, Ordering::SeqCst);
-            if raw != 0 {
-                // SAFETY: made when it was lent; the swap gives it to one.
-                unsafe { Region::end_raw(raw) };
-                memory::give(self.len.load(Ordering::Relaxed));
-            }
+        let raw = self.region.swap(0, Ordering::SeqCst);
+        if raw != 0 {
+            // SAFETY: made when it was lent; the swap gives it to one.
+            unsafe { Region::end_raw(raw) };
+            memory::give(self.len.load(Ordering::Relaxed));
         }
     }
 }

@@ -7,57 +7,33 @@
 //! * `record_rx`: what TCP tells beneath a stream.
 //! * `advertised_buffer`, `lent`: the buffer of a waiting recv, lent to the peer.
 //! * `await_placement`: the end of a send to such a buffer.
-//!
-//! Without the feature `verbs` there is none, and `disabled` answers.
 
-#[cfg(feature = "verbs")]
 mod advance;
-#[cfg(feature = "verbs")]
 mod advertised_buffer;
-#[cfg(feature = "verbs")]
 mod await_placement;
-#[cfg(feature = "verbs")]
 mod claim;
-#[cfg(not(feature = "verbs"))]
-mod disabled;
-#[cfg(feature = "verbs")]
 mod handover;
 pub mod lent;
-#[cfg(feature = "verbs")]
 mod link;
-#[cfg(feature = "verbs")]
 mod record;
-#[cfg(feature = "verbs")]
 mod record_rx;
-#[cfg(feature = "verbs")]
 mod stream;
 
-#[cfg(feature = "verbs")]
 pub use advance::{advance, lost};
-#[cfg(feature = "verbs")]
 pub use advertised_buffer::{
     Found, back as end_loan, is_any as is_lent, lend, look as look_at_loan, revoke as revoke_loan,
 };
-#[cfg(feature = "verbs")]
 pub use await_placement::await_placement;
-#[cfg(feature = "verbs")]
 pub use claim::claim;
-#[cfg(not(feature = "verbs"))]
-pub use disabled::*;
-#[cfg(feature = "verbs")]
 pub use handover::{answer_calls, await_return, finish, finish_reading, finish_within, release};
-#[cfg(feature = "verbs")]
 pub use link::{
     deliver, goes_direct, hides_tcp, is_far, is_held, is_remote, is_switching, of, reads_link,
     wants_more,
 };
-#[cfg(feature = "verbs")]
 pub use record::{awaits_record, before_resend, may_finish, wants_no_answer};
-#[cfg(all(feature = "verbs", any(test, feature = "testing")))]
+#[cfg(any(test, feature = "testing"))]
 pub use record_rx::note_removed;
-#[cfg(feature = "verbs")]
 pub use record_rx::{has_input, hear_tcp, hears, records, tcp_ended};
-#[cfg(feature = "verbs")]
 pub use stream::{demote, settle_rx, settle_tx};
 
 /// A direct-only stream whose reader lends nothing for so long goes back to TCP; while the queue

@@ -23,7 +23,6 @@ pub const SOME: u64 = u64::MAX;
 static OWED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 
 /// The same, of the socket that uses a stream of a link to another host.
-#[cfg(feature = "verbs")]
 pub fn owes_on(near: &'static sluice_fabric::shm::Link, index: u32) {
     if let Some(sock) = crate::socket::sock_of(near, index) {
         owes(sock, SOME);

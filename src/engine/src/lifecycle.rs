@@ -378,7 +378,8 @@ pub fn after_bare_fork(pid: libc::pid_t) {
     }
 }
 
-/// Before `daemon()`: the process ends inside, its child goes on with the descriptors.
+/// Before `daemon()`: the process ends inside, its child goes on with the descriptors. The call may
+/// fail, so this is no end otherwise.
 pub fn before_daemon() {
     socket::for_all(|sock| {
         if sock.is_accelerated() {

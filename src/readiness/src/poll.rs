@@ -68,7 +68,8 @@ fn accelerated(fds: &[pollfd]) -> Streams {
     Streams { list }
 }
 
-/// `poll` and `ppoll`. `Verdict::Block`: the hook sleeps as `wait_state` says, and calls again.
+/// `poll` and `ppoll`; `timeout` null waits for ever. `Verdict::Block`: the hook sleeps as
+/// `wait_state` says, and calls again.
 ///
 /// # Safety
 /// The arguments are those of a C caller.

@@ -138,7 +138,8 @@ pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
     nfds.min(known.max(places(highest)))
 }
 
-/// `select` and `pselect`, of no more than [`numbers`].
+/// `select` and `pselect`, of no more than [`numbers`]. `sets`: read, write, exceptional. `left`,
+/// if not null, gets the time left (`pselect` passes null).
 ///
 /// # Safety
 /// The arguments are those of a C caller.

@@ -510,7 +510,8 @@ fn fails_to_replace(old: c_int, new: c_int, flags: c_int) -> bool {
             && (new as u64 >= sys::descriptor_limit() || sys::fcntl(old, libc::F_GETFD, 0).is_err())
 }
 
-/// `close_range`: tracked descriptors part, and `close` is called for each gap between our own.
+/// `close_range` or `closefrom` (`last` = u32::MAX): tracked descriptors part, and `close` is
+/// called for each gap between our own, in order, until one fails.
 pub fn close_range(
     first: u32,
     last: u32,

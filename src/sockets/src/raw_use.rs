@@ -2,32 +2,32 @@
 //! path.
 
 use super::socket::Socket;
+use crate::give_up;
 use crate::socket::watcher::Watcher;
 use crate::unread_copy::awaiting;
 use crate::verdict::{Pass, Verdict};
-use crate::{finish, give_up, remote};
 use libc::c_int;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_stats::Reason;
 
-/// What such a call does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
-    /// Anything. What the program has written goes before what it writes now.
-    Any,
-    /// It reads. What the program has written follows by the control thread: the peer may not read
-    /// it before it is read from.
-    Reading,
+/// The descriptor is about to be used so: its stream goes back to TCP for good, counted under
+/// `reason`. What the program has written goes before what it writes now.
+pub fn used(fd: c_int, reason: Reason) {
+    leave(fd, reason, give_up::finish);
 }
 
-/// The descriptor is about to be used so: its stream goes back to TCP for good, counted under
-/// `reason`.
-pub fn used(fd: c_int, reason: Reason, how: Use) {
+/// As [`used`], by a call that only reads. What the program has written follows by the control
+/// thread: the peer may not read it before it is read from.
+pub fn reads(fd: c_int, reason: Reason) {
+    leave(fd, reason, give_up::to_read);
+}
+
+fn leave(fd: c_int, reason: Reason, give_up: fn(&'static Socket, Reason)) {
     let Some(entry) = fd_table::lookup(fd) else {
         return;
     };
     if let Some(sock) = entry.get::<Socket>() {
-        leave(sock, reason, how);
+        give_up(sock, reason);
         // What a poll has told of is there for the next reader; and after the program's SHUT_RD the
         // kernel would tell of an end where it has nothing yet.
         awaiting::part_with(sock);
@@ -46,7 +46,7 @@ pub fn used(fd: c_int, reason: Reason, how: Use) {
 /// does not.
 pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
     let Some(sock) = entry.get::<Socket>() else {
-        used(fd, Reason::Splice, Use::Any);
+        used(fd, Reason::Splice);
         return Verdict::Pass(Pass::NOBODY);
     };
     let flags = if waits_not { libc::MSG_DONTWAIT } else { 0 };
@@ -55,13 +55,4 @@ pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
     }
     awaiting::part_with(sock);
     Verdict::Pass(Pass::NOBODY)
-}
-
-fn leave(sock: &'static Socket, reason: Reason, how: Use) {
-    if give_up::begin(sock, reason) {
-        match how {
-            Use::Any => finish::blocking(sock, reason),
-            Use::Reading => remote::finish_reading(sock, reason),
-        }
-    }
 }

@@ -26,7 +26,7 @@ use super::join::{attach, owner, refuse};
 use super::message::{Kind, Message, Nonce, Sender};
 use super::{Look, Meetings, PENDING, Pending, Stage, abandon, decline, identity};
 use core::sync::atomic::Ordering;
-use sluice_fabric::lock::{self, Guarded};
+use sluice_fabric::lock::{self, Guarded, OverFork};
 use sluice_fabric::shm::{self, Link};
 use sluice_sockets::socket::{self, Socket};
 use sluice_sockets::{inodes, tell, trigger, upgrade};
@@ -446,15 +446,8 @@ pub(super) fn lost(link: &'static Link) {
     }
 }
 
-/// Before a fork: locks the questions.
-pub(super) fn hold() {
-    QUESTIONS.hold();
-}
-
-/// After the fork, in parent and child: ends [`hold`].
-pub(super) fn release() {
-    QUESTIONS.release();
-}
+/// Held over a fork.
+pub(super) const HELD: &dyn OverFork = &QUESTIONS;
 
 /// In the child of a fork: drops the questions, which the parent answers.
 pub(super) fn after_fork() {

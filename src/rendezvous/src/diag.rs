@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
-use sluice_fabric::lock::{self, Guarded};
+use sluice_fabric::lock::{self, Guarded, OverFork};
 use sluice_fabric::sys::{self, Fd};
 use sluice_runtime::address::plain;
 use sluice_runtime::own_fds;
@@ -131,15 +131,8 @@ pub fn forget() {
     }
 }
 
-/// Before a fork: locks the netlink socket.
-pub fn hold() {
-    SOCKET.hold();
-}
-
-/// After the fork, in parent and child: ends [`hold`].
-pub fn release() {
-    SOCKET.release();
-}
+/// Held over a fork.
+pub(super) const HELD: &dyn OverFork = &SOCKET;
 
 fn by_netlink(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirror, Reason> {
     const REFUSED: Reason = Reason::NetlinkRefused;

@@ -10,7 +10,7 @@ use super::{NAME_NS, Pending, Stage, abandon, control, decline, discard, watch};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::{Arena, ArenaError};
 use sluice_fabric::layout::LAYOUT;
-use sluice_fabric::lock::{Guard, Guarded};
+use sluice_fabric::lock::{Guard, Guarded, OverFork};
 use sluice_fabric::shm::{self, Link, LinkEnd, PeerProcess};
 use sluice_fabric::sys::{self, Fd};
 use sluice_runtime::{credentials, process, rights};
@@ -460,15 +460,8 @@ pub(super) fn refuse(
 /// link.
 static SELF: Guarded<Option<(&'static Link, &'static Link, u32)>> = Guarded::new(None);
 
-/// Before a fork: locks the making of the link with oneself.
-pub(super) fn hold() {
-    SELF.hold();
-}
-
-/// After the fork, in parent and child: ends [`hold`].
-pub(super) fn release() {
-    SELF.release();
-}
+/// Held over a fork.
+pub(super) const HELD: &dyn OverFork = &SELF;
 
 /// Joins two ends that are both in this process, over a link with itself that is made once. Each
 /// end comes with its generation.
@@ -511,14 +504,13 @@ pub(super) fn pair_within(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control;
     use sluice_sockets::testing::{self, Held};
 
     #[test]
     fn a_child_finds_the_making_of_its_own_link_free() {
         let held = Held {
-            hold: control::hold_last,
-            release: control::release_last,
+            hold: crate::hold_last,
+            release: crate::release_last,
         };
         assert!(testing::is_free_in_child(held, &SELF));
     }

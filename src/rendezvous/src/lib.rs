@@ -50,13 +50,15 @@ use core::sync::atomic::Ordering;
 use meetings::{Look, Meetings, PENDING, Pending, Stage};
 pub use meetings::{expect_nothing, needs_hooks};
 use message::{Kind, Message, Sender};
-use sluice_fabric::shm::Link;
+use sluice_fabric::lock::OverFork;
+use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys;
 use sluice_runtime::{address, control_thread, own_fds, rights, seccomp};
 use sluice_sockets::meeting::{self, Effort, Finder};
 use sluice_sockets::socket::{Socket, TELLS_AT, role};
-use sluice_sockets::{inodes, tcp, trigger, trim, upgrade};
+use sluice_sockets::{inodes, jobs, tcp, tell, trigger, trim, upgrade};
 use sluice_stats::{Reason, Role};
+use sluice_transport::verbs;
 
 /// A meeting by name is given up after this time, with or without a visitor.
 pub(crate) const NAME_NS: u64 = 200_000_000;
@@ -616,44 +618,60 @@ pub fn on_link_lost(link: &'static Link) {
     ask::lost(link);
 }
 
-/// Before a fork: locks the lists of meetings.
+// --- fork ---
+
+/// The locks that come before the sockets' locks, in their order.
+static FIRST: [&dyn OverFork; 7] = [
+    &control::READING,
+    hosts::HELD,
+    &PENDING,
+    ask::HELD,
+    inodes::HELD,
+    diag::HELD,
+    identity::HELD,
+];
+/// Those that come after the locks of the sockets and sets, before those of links.
+static LAST: [&dyn OverFork; 6] = {
+    let [waiting, out, left] = closer::HELD;
+    [join::HELD, waiting, out, left, jobs::HELD, tell::HELD]
+};
+
+/// Before a fork: takes the locks that come before the sockets' locks, so that the child finds
+/// nothing half changed.
 pub fn hold() {
-    PENDING.hold();
-    ask::hold();
-    inodes::hold();
-    diag::hold();
-    identity::hold();
+    FIRST.iter().for_each(|lock| lock.hold());
 }
 
-/// After the fork, in parent and child: ends [`hold`].
-pub fn release() {
-    identity::release();
-    diag::release();
-    inodes::release();
-    ask::release();
-    PENDING.release();
-}
-
-/// Before a fork: what is locked after everything else.
+/// Before a fork: takes the locks that come after those of the sockets and sets, when no stream
+/// changes any more.
 pub fn hold_last() {
-    join::hold();
-    closer::hold();
+    LAST.iter().for_each(|lock| lock.hold());
+    shm::hold();
 }
 
-/// After the fork, in parent and child: ends [`hold_last`].
+/// After a fork, in parent and child: ends [`hold_last`].
 pub fn release_last() {
-    closer::release();
-    join::release();
+    shm::release();
+    LAST.iter().rev().for_each(|lock| lock.release());
 }
 
-/// In the child of a fork: drops the parent's meetings.
+/// After a fork, in parent and child: ends [`hold`].
+pub fn release() {
+    FIRST.iter().rev().for_each(|lock| lock.release());
+}
+
+/// In the child of a fork: there is no control thread, no job and no meeting.
 pub fn after_fork() {
+    control_thread::after_fork(verbs::is_used());
+    jobs::after_fork();
+    tell::after_fork();
     meetings::after_fork();
     keep_nothing();
     identity::after_fork();
     ask::after_fork();
     closer::after_fork();
     trim::after_fork();
+    hosts::after_fork();
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::socket::Socket;
 use crate::stall_watch::{Epoch, FULL_REMOTE_NS};
 use core::sync::atomic::Ordering;
-use sluice_fabric::lock::Guarded;
+use sluice_fabric::lock::{Guarded, OverFork};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_runtime::control_thread;
@@ -213,15 +213,8 @@ pub(crate) fn put_back(mut undone: Vec<Job>) -> bool {
     })
 }
 
-/// Before a fork: nobody is inside what the child will use.
-pub fn hold() {
-    JOBS.hold();
-}
-
-/// After a fork, on both sides: of [`hold`].
-pub fn release() {
-    JOBS.release();
-}
+/// Held over a fork.
+pub const HELD: &dyn OverFork = &JOBS;
 
 /// In the child: none.
 pub fn after_fork() {

@@ -3,7 +3,7 @@
 use crate::socket::{self, Socket};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
-use sluice_fabric::lock::Guarded;
+use sluice_fabric::lock::{Guarded, OverFork};
 use sluice_fabric::sys;
 use sluice_runtime::own_fds::Low;
 use sluice_runtime::{address, control_thread, rights, seccomp};
@@ -14,15 +14,8 @@ use std::io::Write;
 /// process.
 static WRITING: Guarded<()> = Guarded::new(());
 
-/// Before a fork: no thread writes that the child would wait for.
-pub fn hold() {
-    WRITING.hold();
-}
-
-/// After the fork, on both sides: of [`hold`].
-pub fn release() {
-    WRITING.release();
-}
+/// Held over a fork: no thread writes that the child would wait for.
+pub const HELD: &dyn OverFork = &WRITING;
 
 /// After a fork, in the child: what it has inherited gets a line of its own. What another thread of
 /// the parent is closing gets none, since that thread is not here.
@@ -147,6 +140,10 @@ mod tests {
 
     #[test]
     fn a_child_waits_for_no_line_of_its_parents() {
-        assert!(testing::is_free_in_child(Held { hold, release }, &WRITING));
+        let held = Held {
+            hold: || WRITING.hold(),
+            release: || WRITING.release(),
+        };
+        assert!(testing::is_free_in_child(held, &WRITING));
     }
 }

@@ -211,7 +211,7 @@ fn believe(meeting: &Pending, claim: &Message, sender: Option<Sender>) -> Result
 /// First comer: answers a Challenge by a Claim.
 fn on_challenge(meeting: &mut Pending, challenge: &Message) -> Result<Step, Reason> {
     compatible(challenge)?;
-    if let Some(reason) = meeting.look().refusal() {
+    if let Some(reason) = meeting.refusal() {
         return Err(reason);
     }
     // The visitor runs the library, as the owner of the other end. From here on the control threads

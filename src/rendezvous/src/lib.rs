@@ -246,7 +246,8 @@ fn look_within(
     sock.key.store(key, Ordering::Relaxed);
     sock.mirror.store(mirror.inode, Ordering::Relaxed);
     let look = Look {
-        of: (sock, generation),
+        sock,
+        generation,
         key,
         own,
         mirror,
@@ -277,7 +278,7 @@ fn meet(
     list: &mut Meetings,
     arrived: Option<Way>,
 ) -> Result<(), Reason> {
-    let (sock, _) = look.of;
+    let sock = look.sock;
     if let Some(earlier) = list.of(sock) {
         if !earlier.is_idle() || effort != Effort::Name {
             return Ok(());
@@ -288,14 +289,14 @@ fn meet(
         list.take(sock);
     }
     if let Some(other) = list.take_by_key(look.key, |p| p.is_other_end_of(&look)) {
-        if other.sock.generation.load(Ordering::Acquire) != other.generation {
+        if !other.is_current() {
             return Err(Reason::PeerClosed);
         }
         if let Some(reason) = other.refuses {
             sock.conn().stays_for_peer(reason);
             return Ok(());
         }
-        return join::pair_within((other.sock, other.generation), look.of);
+        return join::pair_within((other.sock, other.generation), (sock, look.generation));
     }
     if let Some(granted) = ask::answer(look) {
         return begin(granted, list);
@@ -331,10 +332,10 @@ fn meet_within(
 ) -> Result<(), Reason> {
     let (sock, _) = other;
     if let Some(reason) = sock.pinned() {
-        look.of.0.conn().stays_for_peer(reason);
+        look.sock.conn().stays_for_peer(reason);
         return Ok(());
     }
-    let [role, other_role] = [look.of.0, sock].map(|sock| sock.role.load(Ordering::Relaxed));
+    let [role, other_role] = [look.sock, sock].map(|sock| sock.role.load(Ordering::Relaxed));
     // Simultaneous open: both ends are connecting ones and have no common key. They stay on TCP.
     if sock.link().is_some() || sock.is_accelerated() || role == other_role {
         return Ok(());
@@ -343,7 +344,7 @@ fn meet_within(
         trigger::when_used(sock);
         return begin(look.at(Stage::Asked(None, 0), None), list);
     }
-    join::pair_within(other, look.of)
+    join::pair_within(other, (look.sock, look.generation))
 }
 
 /// Enters a meeting that has begun.
@@ -698,7 +699,8 @@ mod tests {
     fn named(key: u64, since_ns: u64) -> Pending {
         let sock = socket::alloc(-1, role::CONNECTING).unwrap();
         let look = Look {
-            of: (sock, sock.generation.load(Ordering::Relaxed)),
+            sock,
+            generation: sock.generation.load(Ordering::Relaxed),
             key,
             own: key,
             mirror: diag::Mirror { inode: 0, uid: 0 },

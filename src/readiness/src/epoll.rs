@@ -13,7 +13,7 @@ use super::kernel_events::Moment;
 use super::ready_list::Taken;
 use super::set::{self, Set};
 use super::shared;
-use super::wait_state::{On, Stage, WaitState};
+use super::wait_state::{On, Stage, WaitState, end_of, failed, is_refused, is_zero};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys::{self, Ends};
@@ -87,9 +87,8 @@ pub unsafe fn wait(
             None => turns(waiter, timeout, wait_state),
         };
     }
-    let bad_time =
-        timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec));
-    if !(1..=EVENTS_MAX).contains(&max) || bad_time || seccomp::waits_by_itself() {
+    let is_refused = !(1..=EVENTS_MAX).contains(&max) || is_refused(timeout);
+    if is_refused || seccomp::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
     if set.inherited.load(Ordering::Relaxed) {
@@ -132,7 +131,7 @@ fn there(at: usize, count: usize) -> usize {
 fn turns(mut waiter: Waiter, timeout: Option<&timespec>, wait_state: &mut WaitState) -> Verdict {
     let set = waiter.set;
     let adopted = set.adopted.load(Ordering::Acquire) != 0;
-    let poll = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
+    let poll = is_zero(timeout);
     let mut deadline = wait_state.deadline;
     let mut awaits_owed = poll;
     // Turns in which marks came without an event: a peer that marks in vain may not keep us here.
@@ -202,10 +201,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, wait_state: &mut WaitSt
 /// How many ns are left of `time`, which begins to run at the first call of this.
 fn left_of(time: &timespec, deadline: &mut Option<u64>) -> u64 {
     let now = sys::now_ns();
-    let end = *deadline.get_or_insert_with(|| {
-        now.saturating_add((time.tv_sec as u64).saturating_mul(1_000_000_000))
-            .saturating_add(time.tv_nsec as u64)
-    });
+    let end = *deadline.get_or_insert_with(|| end_of(time, now));
     end.saturating_sub(now)
 }
 
@@ -263,14 +259,6 @@ pub unsafe fn returned(
     // Doorbells alone: the wait goes on, this time by `wait`.
     // SAFETY: the caller's arguments, a time of ours.
     unsafe { wait(set, epfd, events, max, left, mask, wait_state) }
-}
-
-fn failed(e: sys::Errno) -> Verdict {
-    Verdict::Failed(if e == libc::EINTR {
-        Error::Interrupted
-    } else {
-        Error::Kernel(e)
-    })
 }
 
 enum Slept {

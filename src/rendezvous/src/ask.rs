@@ -300,7 +300,7 @@ pub(super) fn on_not_mine(link: &Link, message: &Message, sender: Option<Sender>
     };
     let asks = |p: &Pending| p.is_asked_by(message) && matches!(p.stage, Stage::Asked(..));
     if let Some(next) = list.take_by_key(message.token[0], asks).and_then(ask_next) {
-        let _ = super::enlist(next, &mut list);
+        super::enlist(next, &mut list);
     }
 }
 
@@ -432,7 +432,7 @@ pub(super) fn lost(link: &'static Link) {
         if let Stage::Granted(_, index) = meeting.stage {
             abandon(link, index);
         } else if let Some(next) = ask_next(meeting) {
-            let _ = super::enlist(next, &mut list);
+            super::enlist(next, &mut list);
         }
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn tell(look: Look) {
         && let Ok(meeting) = super::names::first_or_second(look)
         && matches!(meeting.stage, Stage::Named { .. })
     {
-        let _ = super::enlist(meeting, &mut list);
+        super::enlist(meeting, &mut list);
     }
 }
 

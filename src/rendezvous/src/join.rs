@@ -27,7 +27,7 @@ pub(super) enum Step {
     /// The other end has ended the meeting, for this reason of its own.
     Declined(Reason),
     /// The meeting is over and its socket has become the control socket of a new link.
-    Link(&'static Link),
+    Link,
 }
 
 /// Wrong visitors of one name that are sent away before the name is given up. A process that is not
@@ -36,7 +36,7 @@ const VISITORS: u32 = 8;
 
 /// Moves a meeting on by the next record from its socket.
 pub(super) fn step(meeting: &mut Pending) -> Step {
-    if meeting.sock.generation.load(Ordering::Acquire) != meeting.generation {
+    if !meeting.is_current() {
         return Step::Over(Some(Reason::Close));
     }
     if let Stage::Named { .. } = meeting.stage
@@ -416,11 +416,7 @@ fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) ->
         control::link_is_up(link);
     }
     attach(meeting.sock, meeting.generation, link, index);
-    if fresh {
-        Step::Link(link)
-    } else {
-        Step::Over(None)
-    }
+    if fresh { Step::Link } else { Step::Over(None) }
 }
 
 /// Attaches the stream, or gives it up for the reason that forbids it.

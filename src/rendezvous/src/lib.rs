@@ -353,10 +353,11 @@ fn begin(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
     // demotion stays until there is a new one.
     let conn = meeting.sock.conn();
     conn.awaits_after(Reason::BelowThreshold, Reason::Meeting);
-    enlist(meeting, list)
+    enlist(meeting, list);
+    Ok(())
 }
 
-fn enlist(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
+fn enlist(meeting: Pending, list: &mut Meetings) {
     if meeting.socket.is_some() {
         watch::enter(meeting.raw());
         if meetings::with_sockets() == 0 {
@@ -365,7 +366,6 @@ fn enlist(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
         }
     }
     list.add(meeting);
-    Ok(())
 }
 
 /// Shortest life of a name before another may take its place, in ns.
@@ -460,14 +460,9 @@ fn move_on(list: &mut Meetings) {
         let ready = watch::Ready::now();
         // A meeting may wait for the link that another one makes.
         while step_all(list, &ready) {}
-        rest(list);
-    }
-}
-
-/// Closes the descriptors that meetings need, if there is no meeting and no link.
-fn rest(_list: &Meetings) {
-    if meetings::are_none() && !meeting::has_links() {
-        keep_nothing();
+        if meetings::are_none() && !meeting::has_links() {
+            keep_nothing();
+        }
     }
 }
 
@@ -493,9 +488,9 @@ fn step_all(list: &mut Meetings, ready: &watch::Ready) -> bool {
             join::Step::Over(Some(reason)) => give_up(meeting, reason),
             join::Step::Over(None) => {}
             join::Step::Declined(reason) => decline::heard(meeting, reason),
-            join::Step::Link(link) => {
+            join::Step::Link => {
                 // The socket of this meeting is the link's control socket from now on.
-                let _ = (meeting.socket.map(Way::release), link);
+                let _ = meeting.socket.map(Way::release);
                 made = true;
             }
         }
@@ -536,11 +531,10 @@ fn end(meeting: Pending) -> Option<&'static sluice_stats::Conn> {
         abandon(link, index);
     }
     let sock = meeting.sock;
-    let is_current = sock.generation.load(Ordering::Acquire) == meeting.generation;
     // The end of the connection is no such reason.
     let has_own_reason =
         meeting.refuses.is_some() || sock.pinned().is_some_and(|reason| !reason.is_end());
-    (is_current && !has_own_reason).then(|| sock.conn())
+    (meeting.is_current() && !has_own_reason).then(|| sock.conn())
 }
 
 /// Takes back a stream that was given out and that no peer joined.

@@ -1,5 +1,5 @@
-//! What carries the bytes of streams, beneath sockets: links to other hosts.
+//! Links to other hosts, for the layer of sockets.
 //!
-//! (A link within a host is memory that both ends write to: `sluice_fabric::shm`.)
+//! A link within a host is memory that both ends write to: `sluice_fabric::shm`.
 
 pub mod verbs;

@@ -1,7 +1,6 @@
-//! Two processes with a link over verbs between them, each with its own arena and pump: streams
-//! both ways at once, then how fast. Needs two hosts, so it does nothing unless `SLUICE_VERBS_ROLE`
-//! says which of the two this is: `listen=ADDR:PORT`, or `dial=ADDR:PORT`
-//! (`scripts/guest/provider`).
+//! Two processes with a link over verbs, each with its own arena and pump: streams both ways at
+//! once, then throughput and latency. Needs two hosts: does nothing unless `SLUICE_VERBS_ROLE` says
+//! which of the two this is, `listen=ADDR:PORT` or `dial=ADDR:PORT` (`scripts/guest/provider`).
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -26,7 +25,7 @@ use sluice_transport::verbs::endpoint::{Endpoint, Hello, Note, Offered};
 use std::time::{Duration, Instant};
 
 const STREAMS: usize = 2;
-/// Of different lengths at the two ends, and per stream.
+/// Different at the two ends, and for each stream.
 const RING: [u32; STREAMS] = [256 << 10, 16 << 10];
 const EACH_WAY: u64 = 24 << 20;
 
@@ -34,7 +33,7 @@ fn byte(stream: usize, dials: bool, at: u64) -> u8 {
     (at ^ at >> 8 ^ at >> 16) as u8 ^ (stream as u8) << 1 ^ u8::from(dials)
 }
 
-/// Goes on with the switch of a stream, as far as that goes.
+/// Takes the steps of a stream's switch that can be taken.
 fn step(pump: &mut Pump, stream: u16) {
     loop {
         if pump.transit(stream).unwrap().wants_fix() {
@@ -51,12 +50,12 @@ struct Stream {
     number: u16,
     out: (&'static Direction, Ring),
     into: (&'static Direction, Ring),
-    /// Positions of the program.
+    /// Cursors of the program.
     written: u64,
     read: u64,
 }
 
-/// Below it nothing lies that mmap has placed.
+/// mmap places nothing below it.
 const LOWEST_ADDRESS: u64 = 16 << 20;
 
 struct End {
@@ -111,7 +110,7 @@ impl End {
         let numbers = id.device().unwrap().limits.numbers;
         let hello = endpoint.begin(id, links).unwrap();
         let offers = RING.map(|len| endpoint.offer(len >> u32::from(dials), 1).unwrap());
-        // What lies there is mapped, so no address of it is this low: the peer is told of none.
+        // Mapped memory has higher addresses. If these are lower, the peer was told offsets.
         let told = offers.iter().map(|offer| offer.ring.place);
         let highest = told.chain([hello.place]).max().unwrap();
         assert_eq!(highest < LOWEST_ADDRESS, numbers, "{highest:#x}");
@@ -168,7 +167,7 @@ impl End {
         }
     }
 
-    /// Takes and gives all that can be, and goes on with switches.
+    /// Drives the endpoint, and takes steps of switches.
     fn drive(&self) {
         self.endpoint.drive();
         while let Some(note) = self.endpoint.note() {
@@ -180,7 +179,7 @@ impl End {
         assert_eq!(self.endpoint.is_lost(), None);
     }
 
-    /// Drives until `done` says so, sleeping where nothing can be done.
+    /// Drives until `step` returns `None`, and sleeps when it returns `Some(false)` twice.
     fn run(&mut self, mut step: impl FnMut(&mut Self) -> Option<bool>) {
         let begun = Instant::now();
         loop {
@@ -220,7 +219,7 @@ impl End {
         }
     }
 
-    /// Writes what there is room for, of at most `most`; how much.
+    /// Writes at most `most` bytes, as far as there is room. Returns how many.
     fn write(&mut self, i: usize, most: u64, real: bool) -> u64 {
         let dials = self.dials;
         let stream = &mut self.streams[i];
@@ -236,7 +235,7 @@ impl End {
         } else {
             vec![7; len as usize]
         };
-        // SAFETY: this end's room.
+        // SAFETY: the room of this end, which the peer does not read.
         unsafe { ring.copy_in(from, bytes.as_ptr(), len as usize) };
         dir.tx.tail.advance(from, from + len).unwrap();
         stream.written += len;
@@ -245,7 +244,7 @@ impl End {
         len
     }
 
-    /// Reads what there is, of at most `most`; how much.
+    /// Reads at most `most` bytes, as far as there are some. Returns how many.
     fn read(&mut self, i: usize, most: u64, real: bool) -> u64 {
         let dials = self.dials;
         let stream = &mut self.streams[i];
@@ -255,7 +254,7 @@ impl End {
             return 0;
         }
         let mut bytes = vec![0u8; len as usize];
-        // SAFETY: bytes that have come.
+        // SAFETY: bytes that have come, which the peer does not write.
         unsafe { ring.copy_out(stream.read, bytes.as_mut_ptr(), len as usize) };
         if real {
             for (n, b) in bytes.iter().enumerate() {
@@ -302,7 +301,7 @@ impl End {
         });
     }
 
-    /// One way, for a time; then a byte back.
+    /// One way for two seconds, then a byte back.
     fn one_way(&mut self) {
         let chunk = 64 << 10;
         let begin = Instant::now();
@@ -404,7 +403,7 @@ fn dial(to: &str) {
     end.open(&ours, &data, end.links());
     end.begin();
     end.everything();
-    // A WRITE that is on its way must not be cut off.
+    // The other end disconnects: a WRITE that is on its way must not be cut off.
     let Event::Gone(3) = hosts::event(&channel) else {
         panic!()
     };

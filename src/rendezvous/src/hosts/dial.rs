@@ -15,16 +15,16 @@ use sluice_stats::Reason;
 use sluice_transport::verbs;
 use sluice_transport::verbs::endpoint::Lost;
 
-/// An answer to a dial is still taken so long after [`DIAL_NS`]: the host is busy, not silent. This
-/// is less than the 4.3 s after which the connection manager of an InfiniBand device asks again.
+/// How long after [`DIAL_NS`] an answer to a dial is still taken: the host is busy, not silent.
+/// Less than the 4.3 s after which the connection manager of an InfiniBand device retransmits.
 const LATE_NS: u64 = 3 * DIAL_NS;
-/// So many dials are under way at once; others wait for their turn.
+/// Dials under way at once. Others wait for their turn.
 const DIALS: usize = 4;
-/// The first dial waits so long after this end came to an offset: the other end comes there, and
+/// Time from an offset of this end to its first dial: the other end reaches the offset, and
 /// listens, only when it has read those bytes.
 pub(crate) const FIRST_NS: u64 = 5_000_000;
-/// A dial that the other end does not listen for is repeated after these times: loading the
-/// libraries may take a while there. The first one is left out for a host that has answered before.
+/// Times between dials for which the other end does not listen: loading the libraries may take a
+/// while there. A host that has answered before has loaded them, so the first time is left out.
 const AGAIN_NS: [u64; 3] = [30_000_000, 100_000_000, 400_000_000];
 /// A host that did not answer is not dialled again for a minute, then for two, four, up to an hour.
 /// If it has answered before, the first time is a second.
@@ -50,7 +50,7 @@ pub struct Dial {
     pub seek: Seek,
     /// Why a link to the host that stands already could not be used.
     no_room: Option<Reason>,
-    /// The request that was sent, if it was.
+    /// The request, if it was sent.
     request: Option<Request>,
     until: u64,
     /// The dial begins at this time.
@@ -68,7 +68,7 @@ impl Dial {
         matches!(self.stage, Stage::Queued)
     }
 
-    /// Is an answer expected within [`DIAL_NS`]?
+    /// True if an answer is expected within [`DIAL_NS`].
     fn is_under_way(&self) -> bool {
         !self.is_queued() && !self.is_late()
     }
@@ -77,7 +77,7 @@ impl Dial {
         matches!(self.stage, Stage::Late)
     }
 
-    /// When it is over. One that waits for its turn ends with the one before it.
+    /// When it ends. One that waits for its turn has no end of its own.
     pub fn ends(&self) -> Option<u64> {
         (!self.is_queued()).then_some(self.until)
     }
@@ -90,8 +90,7 @@ pub struct Quiet {
     wait: u64,
 }
 
-/// Each step has its own time: that this thread was late for the one before is no silence of the
-/// host's.
+/// The end of a step. Each has its own time: a delay of this thread is no silence of the host.
 fn step_ends() -> u64 {
     sys::now_ns() + DIAL_NS
 }
@@ -134,8 +133,8 @@ impl Hosts {
         }
     }
 
-    /// A device without immediates is an iWARP one, where a dial is a TCP connection: only to whom
-    /// that was agreed with.
+    /// Checks that this process may use the device of an id. A device without immediates is an
+    /// iWARP one, whose dial is a TCP connection: only peers that the user has named may get one.
     pub(crate) fn may_use(&mut self, id: &Id, peer: IpAddr) -> Result<(), sys::Errno> {
         let configured = config().peers.iter().any(|subnet| subnet.contains(peer));
         let device = id.device().inspect(|device| self.meet_device(*device));
@@ -148,7 +147,7 @@ impl Hosts {
         }
     }
 
-    /// librdmacm opens a device once, for good.
+    /// Enters a new device. librdmacm opens each once and never closes it.
     pub(crate) fn meet_device(&mut self, device: Device) {
         let [commands, _] = device.descriptors();
         let known = |known: &Device| known.descriptors()[0] == commands;
@@ -162,7 +161,7 @@ impl Hosts {
         }
     }
 
-    /// `no_room`: why a link to that host that stands could not be used.
+    /// Queues a dial. `no_room` is why an existing link to that host could not be used.
     pub fn dial(&mut self, seek: Seek, no_room: Option<Reason>) {
         let now = sys::now_ns();
         let host = seek.peer.ip();
@@ -184,8 +183,8 @@ impl Hosts {
         });
     }
 
-    /// Begins dials that wait, as many as may be under way. While one to a host is, others wait for
-    /// its link.
+    /// Begins queued dials, as many as may be under way. While one to a host is, others to that
+    /// host wait for its link.
     pub(crate) fn dial_next(&mut self) {
         let now = sys::now_ns();
         loop {
@@ -237,7 +236,7 @@ impl Hosts {
         };
         while let Some(event) = next(&self.channel) {
             match event {
-                // Keys are of one or the other.
+                // A key is that of a direct queue pair, or that of a dial or link.
                 Event::Resolved(key) if self.is_lane(key) => self.on_lane_resolved(key),
                 Event::Routed(key) if self.is_lane(key) => self.on_lane_routed(key),
                 Event::Asked(key, id, data) if self.is_lane(key) => {
@@ -255,8 +254,8 @@ impl Hosts {
                     self.on_refused(key, event, status, &data);
                 }
                 Event::Gone(key) => self.on_gone(key),
-                // Of one that stands this is a hint only (`UNREACHABLE`, `ADDR_CHANGE`); of a dial
-                // its end.
+                // For a link this is only a hint (`UNREACHABLE`, `ADDR_CHANGE`); a dial ends with
+                // it.
                 Event::Other(key, event) => {
                     if self.dials.iter().any(|d| d.key == key) {
                         self.on_refused(key, event, 0, &[]);
@@ -326,7 +325,7 @@ impl Hosts {
                 (dial.stage, dial.until) = (Stage::Connecting, step_ends());
                 self.dials.push(dial);
                 if let Err(errno) = connected {
-                    // On iWARP nobody's answer is that of a TCP connection, at once.
+                    // On iWARP the RST of a TCP port where nobody listens fails the call at once.
                     self.on_refused(key, REJECTED, errno, &[]);
                 }
             }
@@ -361,23 +360,24 @@ impl Hosts {
         }
         let known = Known::heard(request.known);
         if !known.is_enough() || !known.is_reached(seek.sock) {
-            // This end wants to be shown more, or has not read as much: later.
+            // Too little is proved, or this end has not read as much yet: the other end tries
+            // again.
             return refuse(&id, Reason::Meeting);
         }
         if !known.verify(seek.sock, &[&request.said()], &request.proof) {
             seek.stays(Reason::ProofFailed);
             return refuse(&id, Reason::ProofFailed);
         }
-        // The other end is there: it asks over a link in a moment.
+        // The other end is there, and asks over a link soon.
         if let Some(listen) = self.listens.get_mut(at) {
             listen.until = sys::now_ns() + DIAL_NS;
         }
-        // One link joins two processes by an address: over the one that there is, or will be in a
-        // moment, this end answers. The end that dials finds it by that address; by another one the
-        // way may be another device's.
+        // Two processes have one link for each pair of addresses. If there is one, or soon will be,
+        // this end answers over that: the dialling end finds it by the address. Another pair may
+        // lead to another device.
         let joined = |up: &Up| {
             let same = request.token != 0 && up.token == Some(request.token);
-            // The token is the peer's word: nobody else's link is meant by it.
+            // The token is the peer's word, so the addresses must match, too.
             same && !up.lost && up.local == seek.local.ip() && up.host == seek.peer.ip()
         };
         if self.ups.iter().any(joined) {
@@ -458,14 +458,14 @@ impl Hosts {
         if let Some(mut dial) = self.take_dial(key) {
             let reason = hello::refused(data);
             tell(&dial.seek, "refused", status);
-            // Nobody listens, or not yet: the other end comes to the offset when it reads what
-            // brought this one there.
+            // Nobody listens, or not yet: the other end reaches the offset when it reads the bytes
+            // that brought this end there.
             let early = matches!(reason, Reason::NoAnswer | Reason::Meeting);
             let host = dial.seek.peer.ip();
             let wait = AGAIN_NS.get(dial.vain + usize::from(self.met.contains(&host)));
-            // The second port's turn is after the first's, at once; on iWARP, where a program of
-            // TCP's may listen there, that is where the first is known to be another's, and at
-            // last. An early one is at the right one.
+            // The second port is dialled at once after the first. On iWARP, where any TCP program
+            // may listen at the first, only after a refusal that says so, or as the last try. A
+            // refusal as too early comes from the right port.
             let turns = !dial.iwarp || hello::is_for_another(data) || wait.is_none();
             let turns = !dial.second && reason == Reason::NoAnswer && turns;
             let wait = if turns { Some(&0) } else { wait };
@@ -495,9 +495,8 @@ impl Hosts {
         self.dial_next();
     }
 
-    /// Dials that nobody has answered in time. What is asked of the other end's process may come
-    /// late where that one is short of processors: its answer is still taken, so that a moment
-    /// costs no minute.
+    /// Ends dials that nobody has answered in time. If the other process is short of CPU its answer
+    /// may come late. It is still taken, so that the host need not stay unused for a minute.
     pub(crate) fn expire_dials(&mut self, now: u64) {
         let is_over = |d: &mut Dial| d.ends().is_some_and(|at| now >= at);
         let over: Vec<Dial> = self.dials.extract_if(.., is_over).collect();
@@ -509,8 +508,8 @@ impl Hosts {
             }
             dial.seek.stays(Reason::NoAnswer);
             if dial.second {
-                // A program that is not ours may listen there and say nothing; the host has
-                // answered at the first.
+                // Another program may listen there and say nothing; the host answered at the first
+                // port.
                 self.meets(host);
                 self.give_up(key);
                 continue;
@@ -532,7 +531,7 @@ impl Hosts {
         }
     }
 
-    /// The host has answered, be it by no.
+    /// The host has answered, perhaps by a refusal.
     pub fn meets(&mut self, host: IpAddr) {
         self.quiet.retain(|q| q.host != host);
         if !self.met.contains(&host) {
@@ -543,8 +542,8 @@ impl Hosts {
         }
     }
 
-    /// The host stayed silent, and those that wait for their turn there need not. One that has
-    /// answered before may have an interface down.
+    /// The host did not answer: ends the dials that wait for their turn there. If the host has
+    /// answered before, perhaps an interface is down.
     pub(crate) fn keep_quiet(&mut self, host: IpAddr, now: u64) {
         let first = if self.met.contains(&host) {
             MET_QUIET_NS

@@ -1,53 +1,53 @@
-//! What two processes on two hosts say to each other when a link is made, in the private data of
-//! RDMA CM: `docs/protocol.md`, "Dialling".
+//! Messages of two processes on two hosts that make a link, in the private data of RDMA CM:
+//! `docs/protocol.md`, "Dialling".
 //!
-//! Guarantees: parsing is total, and one message has one spelling. Whether it is right is for the
-//! caller to say.
+//! Guarantees: parsing is total, and one message has one spelling. Whether the content is right is
+//! for the caller to check.
 
 use core::net::{IpAddr, SocketAddr};
 use sluice_stats::Reason;
 use sluice_stream::wire::Proof;
 use sluice_transport::verbs::endpoint::Hello;
 
-/// Of what is said here, and of all that follows on the link. Another one is no link.
+/// Version of these messages, and of all that follow on the link. Only equal ones make a link.
 pub const VERSION: u16 = 3;
-/// Bytes of a request: all that there is room for.
+/// Length of a request: all that there is room for.
 pub const REQUEST_LEN: usize = 56;
-/// Bytes of an answer.
+/// Length of an answer.
 pub const ANSWER_LEN: usize = 40;
-/// Bytes of a refusal.
+/// Length of a refusal.
 pub(crate) const REFUSAL_LEN: usize = 4;
 
-/// A process, as another host knows it.
+/// Identifies a process to other hosts.
 pub type Token = u64;
 
-/// To the holder of the other end of this connection: let us have a link.
+/// Asks the process that holds the other end of a connection for a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// [`VERSION`].
     pub version: u16,
-    /// How much of what the dialling end has written, and read, its proof covers.
+    /// How many of the bytes that the dialling end has written, and read, its proof covers.
     pub known: [u8; 2],
     /// The connection: [`connection`].
     pub connection: u64,
     /// The dialling process.
     pub token: Token,
-    /// Where the answering end is to put its control messages.
+    /// Where the answering end must write its control messages.
     pub hello: Hello,
-    /// Of the dialling end.
+    /// Proof of the dialling end.
     pub proof: Proof,
 }
 
-/// The link stands.
+/// Accepts a request: the link is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// [`VERSION`].
     pub version: u16,
     /// The answering process.
     pub token: Token,
-    /// Where the dialling end is to put its control messages.
+    /// Where the dialling end must write its control messages.
     pub hello: Hello,
-    /// Of the answering end.
+    /// Proof of the answering end.
     pub proof: Proof,
 }
 
@@ -65,7 +65,7 @@ fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 impl Request {
-    /// What it says, to be proved.
+    /// The bytes that its proof is made of.
     #[must_use]
     pub fn said(&self) -> [u8; REQUEST_LEN] {
         Self {
@@ -89,7 +89,7 @@ impl Request {
         bytes
     }
 
-    /// From private data, which a connection manager may have made longer.
+    /// Parses private data, which a connection manager may have padded.
     ///
     /// # Errors
     /// [`Reason::VersionMismatch`], [`Reason::PeerHostile`].
@@ -110,7 +110,7 @@ impl Request {
 }
 
 impl Answer {
-    /// As [`Request::said`].
+    /// The bytes that its proof is made of.
     #[must_use]
     pub fn said(&self) -> [u8; ANSWER_LEN] {
         Self {
@@ -135,7 +135,7 @@ impl Answer {
     /// As [`Request::parse`].
     ///
     /// # Errors
-    /// As there.
+    /// [`Reason::VersionMismatch`], [`Reason::PeerHostile`].
     pub fn parse(bytes: &[u8]) -> Result<Self, Reason> {
         let parsed = Self {
             version: u16::from_le_bytes(get(bytes, 0)),
@@ -150,7 +150,7 @@ impl Answer {
     }
 }
 
-/// Of another version nothing else is known; of this one all bytes are.
+/// Checks the version and the spelling. The layout of another version is not known.
 fn spelled(version: u16, bytes: &[u8], emitted: &[u8]) -> Result<(), Reason> {
     if bytes.len() >= 2 && version != VERSION {
         return Err(Reason::VersionMismatch);
@@ -165,7 +165,7 @@ fn spelled(version: u16, bytes: &[u8], emitted: &[u8]) -> Result<(), Reason> {
     }
 }
 
-/// There is no link, for this reason.
+/// The refusal of a link, for this reason.
 #[must_use]
 pub fn refusal(reason: Reason) -> [u8; REFUSAL_LEN] {
     let [a, b] = VERSION.to_le_bytes();
@@ -173,7 +173,7 @@ pub fn refusal(reason: Reason) -> [u8; REFUSAL_LEN] {
     [a, b, c, d]
 }
 
-/// Why there is none.
+/// The reason of a refusal.
 #[must_use]
 pub fn refused(bytes: &[u8]) -> Reason {
     if bytes.len() < REFUSAL_LEN {
@@ -181,21 +181,20 @@ pub fn refused(bytes: &[u8]) -> Reason {
     }
     match u16::from_le_bytes(get(bytes, 0)) {
         VERSION => {}
-        // The connection manager itself: nobody listens.
+        // From the connection manager itself: nobody listens.
         0 => return Reason::NoAnswer,
         _ => return Reason::VersionMismatch,
     }
     Reason::from_u16(u16::from_le_bytes(get(bytes, 2))).unwrap_or(Reason::NoAnswer)
 }
 
-/// Whether it says that the listener at this port does so for another connection.
+/// True if the listener at this port is for another connection.
 #[must_use]
 pub fn is_for_another(bytes: &[u8]) -> bool {
     bytes.get(..REFUSAL_LEN) == Some(&refusal(Reason::NoAnswer))
 }
 
-/// By what both ends know a connection: a number made of its addresses, that of the end which
-/// connected first.
+/// Identifies a connection at both ends: a hash of its addresses, the connecting end's first.
 #[must_use]
 pub fn connection(connecting: SocketAddr, accepted: SocketAddr) -> u64 {
     // FNV-1a.
@@ -215,10 +214,10 @@ pub fn connection(connecting: SocketAddr, accepted: SocketAddr) -> u64 {
     hash
 }
 
-/// Where the connecting end listens for the accepted one, whose peer's TCP port this is: not that
-/// port itself, since iWARP has the ports of TCP. Of those from 61000 on, which Linux gives to
-/// no peer that does not ask for them: a program's listener there would get the dial, unseen by
-/// either end. At the second where the first is in use, if only by a connection that is over.
+/// The two ports at which the connecting end may listen for the accepted one, whose peer's TCP port
+/// this is. Not that port, since iWARP shares TCP's ports. The first is at least 61000, which Linux
+/// gives only to programs that ask for it: a program's listener there would get the dial, unseen by
+/// either end. The second is used if the first is in use, if only by a closed connection.
 #[must_use]
 pub const fn ports(tcp: u16) -> [u16; 2] {
     const HALF: u16 = 1 << 14;

@@ -7,25 +7,25 @@ use sluice_sockets::demote::{self, Which};
 use sluice_sockets::socket::{self, Socket, State};
 use sluice_stats::Reason;
 
-/// Streams of a link that may rest on it as long as they like.
+/// Streams of a link that may stay on it however long they are idle.
 const FEW: u32 = 4;
-/// Others for so long. One is looked at between once and twice in this time.
+/// Idle time after which others go back: at least this, and less than twice as much.
 const REST_NS: u64 = 2_000_000_000;
 
 /// The streams of one link, as they were at the last look.
 #[derive(Debug, Default)]
 pub struct Rest {
-    /// By number: bytes that had gone by links, of the socket with that generation.
+    /// By number: the generation of its socket, and the bytes that it had moved by links.
     seen: Vec<(u16, u32, u64)>,
     due: u64,
 }
 
 impl Rest {
-    /// Takes streams that moved nothing since the last look back to TCP; when to look again, if
-    /// ever.
+    /// Takes streams that moved nothing since the last look back to TCP. Returns when to look
+    /// again, if ever.
     pub fn look(up: &mut Up, now: u64) -> Option<u64> {
         let [near, _] = up.endpoint.links().filter(|_| up.stands && !up.lost)?;
-        // One count is the endpoint's own.
+        // The endpoint itself counts as one.
         if near.stream_count() <= FEW + 1 {
             up.rest.due = 0;
             return None;
@@ -56,7 +56,7 @@ impl Rest {
     }
 }
 
-/// Is nothing under way, as far as can be seen without a lock?
+/// True if nothing is under way, as far as can be seen without a lock.
 fn is_quiet(sock: &'static Socket) -> bool {
     sock.rx.state() == State::Link
         && sock.tx.state() == State::Link

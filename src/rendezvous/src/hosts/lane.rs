@@ -1,5 +1,5 @@
 //! Queue pairs for direct transfers. The end that answered the link's dial listens once more, on a
-//! port that it tells over the link, and the other end dials that.
+//! port that it tells over the link, and the other end dials that port.
 
 use super::{DIAL_MS, DIAL_NS, Hosts};
 use crate::hosts::hello::VERSION;
@@ -10,12 +10,12 @@ use sluice_runtime::config::config;
 use sluice_runtime::subnet;
 use sluice_stream::wire::Lane;
 
-/// What is asked there: version, nothing, then what was told by the link.
+/// Private data of the connection request: version, six zero bytes, the cookie told over the link.
 const REQUEST_LEN: usize = 24;
 
 #[derive(Debug)]
 enum Stage {
-    /// Dropped with it.
+    /// Listens until it is dropped.
     Listening(#[allow(dead_code, reason = "an id listens as long as it is")] Id),
     Resolving(Id),
     Routing(Id),
@@ -23,11 +23,11 @@ enum Stage {
     Stands,
 }
 
-/// A queue pair on its way, or there.
+/// A queue pair that is being connected, or is.
 #[derive(Debug)]
 pub struct Seek {
     key: Key,
-    /// Of the endpoint.
+    /// The key of the endpoint.
     of: Key,
     stage: Stage,
     cookie: [u8; 16],
@@ -39,7 +39,7 @@ impl Seek {
         self.of == endpoint
     }
 
-    /// When it must stand.
+    /// When it must be connected.
     pub fn until(&self) -> Option<u64> {
         (!matches!(self.stage, Stage::Stands)).then_some(self.until)
     }
@@ -54,7 +54,7 @@ fn request(cookie: &[u8; 16]) -> [u8; REQUEST_LEN] {
     bytes
 }
 
-/// Whether private data is [`request`]'s. A connection manager may have made it longer.
+/// True if private data is [`request`]'s. A connection manager may have padded it.
 fn asks(data: &[u8], cookie: &[u8; 16]) -> bool {
     data.get(..REQUEST_LEN) == Some(request(cookie).as_slice())
 }
@@ -64,7 +64,7 @@ impl Hosts {
         self.lanes.iter().any(|lane| lane.key == key)
     }
 
-    /// The peer, or this end, wants one; or it is lost.
+    /// The peer, or this end, wants a queue pair; or it has failed.
     pub(crate) fn on_lane(&mut self, endpoint: Key, said: Option<Lane>) {
         let Some(up) = self.up(endpoint).filter(|up| !up.lost) else {
             return;
@@ -88,7 +88,7 @@ impl Hosts {
         }
     }
 
-    /// Addresses of the endpoint: ours, and the peer's.
+    /// Addresses of the link: this end's, and the peer's.
     fn ends(&self, endpoint: Key) -> Option<[core::net::IpAddr; 2]> {
         let up = self.up(endpoint)?;
         Some([up.local, up.host].map(|ip| subnet::mapped(&config().map, ip)))
@@ -204,7 +204,7 @@ impl Hosts {
             accepted.unwrap_or(Err(libc::ENOTCONN))
         });
         if let Some(seek) = self.lanes.get_mut(at) {
-            // Once: nobody else is listened to.
+            // Only once: the listener is gone.
             (seek.key, seek.stage) = (key, Stage::Connecting);
         }
         if accepted.is_err() {

@@ -1,4 +1,4 @@
-//! Meetings over a link that stands between two hosts: asking, granting, proving.
+//! Meetings over a link between two hosts: asking, granting, proving.
 
 use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, full, said};
 use crate::hosts::proof::Known;
@@ -15,7 +15,7 @@ use sluice_stream::wire::{Berth, Meeting, Proof};
 use sluice_transport::verbs::endpoint::{Endpoint, Lost, Offered};
 
 impl Hosts {
-    /// Does the answer say anything of the connection? Of a question without a proof it does not.
+    /// Answers a question about the connection. False: its proof fails, so it says nothing of it.
     pub(crate) fn grant(&mut self, seek: Seek, question: &Question) -> bool {
         let Some(up) = self.up(question.key).filter(|up| !up.lost) else {
             return false;
@@ -26,7 +26,7 @@ impl Hosts {
             Ok(grant) => {
                 endpoint.with(|pump| pump.meet(grant));
             }
-            // The other end of it may be on its way.
+            // The other end's own question may still come.
             Err(Reason::ProofFailed) => {
                 self.deny(question.key, seek.connection, Reason::ProofFailed);
                 return false;
@@ -80,7 +80,7 @@ impl Hosts {
         Ok(grant(proof))
     }
 
-    /// Opens the stream and has the socket use it.
+    /// Opens the stream and attaches it to the socket.
     pub fn open(
         &self,
         endpoint: &'static Endpoint,
@@ -100,9 +100,9 @@ impl Hosts {
         if attached.is_err() {
             near.leave_stream(index);
             match role {
-                // The other end has opened it, and is to hear of that.
+                // The other end has opened the stream, so this one must leave it.
                 Role::First => endpoint.leave(ours.stream),
-                // It has not, and will not be told to.
+                // The other end has not opened the stream, and will not be told to.
                 Role::Second => endpoint.discard(ours.stream),
             }
         }
@@ -120,7 +120,7 @@ impl Hosts {
             }
         }
         if !asked {
-            // Perhaps to another process of that host, with which there is no link yet.
+            // The other end may be in a process of that host with which there is no link yet.
             self.dial(seek, no_room);
         }
     }
@@ -128,7 +128,7 @@ impl Hosts {
     /// Asks the process at the other end of a link for the connection.
     ///
     /// # Errors
-    /// Why no ring can be offered; `None`: the link is gone, or this end can prove nothing yet.
+    /// Why no ring can be offered. `None`: the link is gone, or this end can prove nothing yet.
     pub fn ask(&mut self, seek: Seek, key: Key, patience: u64) -> Result<(), Option<Reason>> {
         let up = self.up(key).ok_or(None)?;
         let [near, _] = up.endpoint.links().ok_or(None)?;
@@ -177,7 +177,7 @@ impl Hosts {
                     until: sys::now_ns() + DIAL_NS,
                 };
                 if !question.known.is_enough() {
-                    // It comes again with more.
+                    // The other end asks again when it can prove more.
                     return self.deny(key, connection, Reason::Meeting);
                 }
                 match self.sought(connection) {
@@ -208,8 +208,8 @@ impl Hosts {
         }
     }
 
-    /// Is there a place for one more question of the link's? No link has all of them where others
-    /// ask, too.
+    /// True if one more question of the link may be kept. A link may have more than half of the
+    /// places only if no other link has any.
     fn keeps_question(&self, key: Key) -> bool {
         let own = self.questions.iter().filter(|q| q.key == key).count();
         let all = self.questions.len();
@@ -238,7 +238,7 @@ impl Hosts {
         seek.is_open().then_some(seek)
     }
 
-    /// Says over a link that a question comes to nothing.
+    /// Declines a question over a link.
     pub(crate) fn deny(&self, key: Key, connection: u64, reason: Reason) {
         if let Some(up) = self.up(key) {
             let reason = reason as u16;
@@ -247,7 +247,7 @@ impl Hosts {
         }
     }
 
-    /// Questions that this end has come far enough for by now.
+    /// Answers the questions for which this end has read enough by now.
     pub(crate) fn look_at_questions(&mut self) {
         let mut at = 0;
         while let Some(question) = self.questions.get(at) {
@@ -255,7 +255,7 @@ impl Hosts {
             let seek = seek.filter(|seek| question.known.is_reached(seek.sock));
             match seek {
                 Some(seek) => {
-                    // Those that are left keep their order: see `take_asked`.
+                    // The order of the others stays: see `take_asked`.
                     let question = self.questions.remove(at);
                     self.grant(seek, &question);
                 }
@@ -264,8 +264,8 @@ impl Hosts {
         }
     }
 
-    /// The oldest question about the connection: the other end answers those of one connection in
-    /// the order in which they were asked.
+    /// Takes out the oldest question about the connection: the other end answers those about one
+    /// connection in the order in which they were asked.
     pub(crate) fn take_asked(&mut self, key: Key, connection: u64) -> Option<Asked> {
         let is = |a: &Asked| a.key == key && a.seek.connection == connection;
         let at = self.asked.iter().position(is)?;
@@ -291,9 +291,9 @@ impl Hosts {
         let said = [a.as_slice(), &b, &asked.proof, &said];
         let secret = known.secret(seek.sock, &said);
         let proved = known.verify(seek.sock, &said, &proof);
-        // A late one is as good, unless another was faster.
+        // A late answer counts, unless another link has answered first.
         let Some(secret) = secret.filter(|_| proved && seek.is_open()) else {
-            // The other end has opened it, and is to hear that this one has left.
+            // The other end has opened the stream, and must hear that this one has left it.
             let owner = core::ptr::from_ref(seek.sock) as usize;
             let terms = (Role::First, Nonce::new([0; 16]));
             if endpoint.open(ours, berth.into(), terms, 0, owner).is_ok()
@@ -311,9 +311,9 @@ impl Hosts {
         if let Err(reason) = opened {
             return seek.stays(reason);
         }
-        // The other end may have left it by now.
+        // The other end may have left the stream by now.
         jobs::advance(seek.sock);
-        // Of others that were asked, too, nobody waits any more.
+        // The other questions about the connection need no answer any more.
         for other in self
             .asked
             .iter_mut()
@@ -325,7 +325,7 @@ impl Hosts {
             .retain(|d| !(core::ptr::eq(d.seek.sock, seek.sock) && d.is_queued()));
     }
 
-    /// A question of ours comes to nothing.
+    /// Takes back the stream that a question of this end has offered.
     pub fn withdraw(&self, asked: &Asked) {
         if let Some(up) = self.up(asked.key) {
             up.endpoint.withdraw(asked.ours.stream);
@@ -347,7 +347,7 @@ fn connecting(connection: u64) -> Option<(&'static Socket, u32)> {
     known
 }
 
-/// Why the connection of this number has no stream here and comes to none soon, if that is known.
+/// Why the connection of this number has no stream here and gets none soon, if that is known.
 fn declines(connection: u64) -> Option<Reason> {
     let (sock, _) = connecting(connection)?;
     let pinned = sock.pinned.load(Ordering::Relaxed);

@@ -50,11 +50,11 @@ const DIAL_NS: u64 = 1_000_000_000;
 const DIAL_MS: i32 = 1000;
 /// Connections that listen or wait for a dial at once.
 const SEEKS: usize = 256;
-/// So many notes of one link are read before the other links have their turn.
+/// Notes of one link that are read before the other links have their turn.
 const TURN: u32 = 64;
-/// So many links to one host are asked at most.
+/// Most links to one host that are asked.
 const ASKED: usize = 4;
-/// A connection dials if no link has answered it for so long.
+/// Time without an answer of any link after which a connection dials.
 const ASK_NS: u64 = 200_000_000;
 
 /// The time between two looks at questions that this end can answer only once it has read more.
@@ -85,7 +85,7 @@ impl Seek {
             && self.sock.pinned.load(Ordering::Relaxed) == 0
     }
 
-    /// Is it for the same connection?
+    /// True if it is for the same connection.
     fn is(&self, other: &Self) -> bool {
         core::ptr::eq(self.sock, other.sock) && self.generation == other.generation
     }
@@ -109,7 +109,7 @@ impl Seek {
 #[derive(Debug)]
 struct Listen {
     key: Key,
-    /// Dropped with it.
+    /// Listens until it is dropped.
     _id: Id,
     seek: Seek,
     until: u64,
@@ -162,10 +162,10 @@ struct Up {
     local: IpAddr,
     /// This end has answered the dial.
     answers: bool,
-    /// Both ends' proofs when the link was made. They go into later proofs, which so are worth
-    /// nothing on another link.
+    /// Both ends' proofs from the dial. They go into later proofs, which so are worth nothing on
+    /// another link.
     salt: [Proof; 2],
-    /// The process at the other end, once it has said so.
+    /// The process at the other end, once that has named itself.
     token: Option<Token>,
     stands: bool,
     lost: bool,
@@ -193,7 +193,7 @@ struct Hosts {
     quiet: Vec<Quiet>,
     /// Hosts that have answered a dial, perhaps by a refusal.
     met: Vec<IpAddr>,
-    /// Wires that are not in service.
+    /// Endpoints that are not in service.
     spare: Vec<&'static Endpoint>,
     /// Devices that are in use, whose descriptors were put out of the program's way.
     devices: Vec<Device>,
@@ -206,7 +206,7 @@ static HOSTS: Guarded<Option<Hosts>> = Guarded::of_order(lock::BEFORE_SOCKETS, N
 /// good, so using the libraries here would use the parent's devices.
 static BARRED: AtomicBool = AtomicBool::new(false);
 
-/// Has this host a device? Asked once.
+/// True if this host has a device. Looked up once.
 fn is_any_device() -> bool {
     const UNKNOWN: u8 = 0;
     static ANY: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -265,7 +265,7 @@ fn with<R>(f: impl FnOnce(&mut Hosts) -> R) -> Option<R> {
     hosts.as_mut().map(f)
 }
 
-/// A descriptor has news.
+/// Handles an event of a descriptor of links to other hosts.
 pub fn on_event(what: u64) {
     match what {
         CM => drop(with(Hosts::read_channel)),
@@ -375,7 +375,8 @@ impl Hosts {
         }
     }
 
-    /// A connection that is sought has come to its next offset: each end goes on from there.
+    /// A connection that is looked for has come to its next offset: listens longer, or dials
+    /// sooner.
     fn comes_further(&mut self, seek: &Seek) {
         let now = sys::now_ns();
         for listen in self.listens.iter_mut().filter(|l| l.seek.is(seek)) {
@@ -399,13 +400,13 @@ impl Hosts {
         self.ups.iter().find(|up| up.key == key)
     }
 
-    /// The links to a host, the newest first.
+    /// The links to a host that are up, the newest first.
     fn standing(&self, host: IpAddr) -> impl Iterator<Item = &Up> {
         let stands = move |up: &&Up| up.stands && !up.lost && up.host == host;
         self.ups.iter().rev().filter(stands)
     }
 
-    /// An endpoint for an id, with an arena of its own.
+    /// Makes an endpoint for an id, with an arena of its own.
     fn raise(
         &mut self,
         key: Key,
@@ -415,7 +416,7 @@ impl Hosts {
     ) -> Result<(&'static Endpoint, Hello), sys::Errno> {
         let full = libc::ENOBUFS;
         let arena = Arena::create_local().map_err(|_| libc::ENOMEM)?;
-        // By the token a link within the host is found: none has this one.
+        // Links within the host are found by their token. None of them has this one.
         let links = Link::open_both(arena, [0, key], false).ok_or(full)?;
         let [near, far] = links;
         let endpoint = self
@@ -436,7 +437,7 @@ impl Hosts {
             }
         };
         near.set_keeper(core::ptr::from_ref(endpoint) as usize);
-        // As long as the endpoint is: nobody else may close the link with its last stream.
+        // Pinned while the endpoint is in service, so that the last stream does not close the link.
         near.pin();
         far.pin();
         if let Some(fd) = endpoint.descriptor() {
@@ -463,7 +464,7 @@ impl Hosts {
         Ok((endpoint, hello))
     }
 
-    /// A link stands: connections that wait for a dial to that host ask over it.
+    /// A link is up: connections that wait for a dial to that host ask over it.
     fn link_stands(&mut self, key: Key) {
         sluice_stats::ROOT.links_made.add_shared(1);
         sluice_stats::ROOT.links.raise(1);
@@ -481,14 +482,12 @@ impl Hosts {
         }
     }
 
-    /// An endpoint does not come to stand.
+    /// Gives up an endpoint that is not connected.
     fn give_up(&mut self, key: Key) {
         if let Some(up) = self.up(key) {
             up.endpoint.lose(Lost::Gone);
         }
     }
-
-    // What is due.
 
     fn progress(&mut self, now: u64) -> Option<u64> {
         queue::drive_all();
@@ -505,8 +504,7 @@ impl Hosts {
                 again(now);
             }
             let host = self.ups.get(at).map(|up| up.host);
-            // A question, or the answer to one, may come for a connection whose thread waits for
-            // TCP.
+            // A question, or its answer, may come while the connection's thread waits on TCP.
             let expected = self.asked.iter().any(|a| a.key == key && !a.late)
                 || self.listens.iter().any(|l| Some(l.seek.peer.ip()) == host);
             endpoint.watch(expected);
@@ -539,8 +537,7 @@ impl Hosts {
         next
     }
 
-    /// May there be more? A peer that goes on and on does not keep the others from having their
-    /// turn.
+    /// Reads notes of one link. Returns true if there may be more: then the other links come first.
     fn read_notes(&mut self, key: Key, endpoint: &'static Endpoint) -> bool {
         let Some([near, _]) = endpoint.links() else {
             return false;
@@ -562,7 +559,7 @@ impl Hosts {
         true
     }
 
-    /// Wires that are lost.
+    /// Takes lost endpoints out of service.
     fn look_after(&mut self, now: u64) {
         for at in 0..self.ups.len() {
             let Some(up) = self.ups.get_mut(at) else {
@@ -629,7 +626,7 @@ impl Hosts {
         }
     }
 
-    /// Tells peers of links that are lost, as soon as their port carries anything.
+    /// Tells peers that links are lost, as soon as the port is active.
     fn tell_lost(&mut self) {
         for up in self.ups.iter_mut().filter(|up| up.lost && !up.told) {
             let told = up.endpoint.with_id(|id| {
@@ -643,7 +640,7 @@ impl Hosts {
         }
     }
 
-    /// What devices tell on their own account.
+    /// Handles asynchronous events of devices.
     fn read_devices(&mut self) {
         for device in &self.devices {
             while let Some(trouble) = device.trouble() {
@@ -700,7 +697,7 @@ impl Hosts {
     }
 }
 
-/// Looks after such streams; when it is to be looked again.
+/// Takes direct-only streams that starve back to TCP. Returns when to look again.
 fn feed(up: &mut Up, now: u64) -> Option<u64> {
     let due = up.starve_ns != 0 && now >= up.starve_ns;
     if config().mode != Mode::Direct || !due && up.starve_ns != 0 {
@@ -728,7 +725,7 @@ fn feed(up: &mut Up, now: u64) -> Option<u64> {
     Some(up.starve_ns).filter(|at| *at != 0)
 }
 
-/// Both ends of a link whose endpoint has ended.
+/// Closes both ends of a link whose endpoint is out of service.
 fn close(near: &'static Link, far: &'static Link) {
     for link in [far, near] {
         link.kill();

@@ -3,16 +3,16 @@
 //!
 //! The asker says how many bytes its proof covers: all that it has read, which its peer has
 //! written, and half of what it has written, which its peer has likely read by now. The asked end
-//! demands as many as an asker with the same threshold can show ([`Known::is_enough`]), since a
-//! byte or two could be guessed.
+//! demands as many as an asker with the same threshold can show ([`Known::is_enough`]), since a few
+//! bytes could be guessed.
 
 use sluice_sockets::socket::Socket;
 use sluice_sockets::{prefix, trigger};
 use sluice_stream::record::Nonce;
 use sluice_stream::wire::Proof;
 
-/// How much of the bytes that this end has written, and read, a proof covers, as [`prefix::reach`]
-/// counts it.
+/// How many of the bytes that this end has written, and read, a proof covers, as [`prefix::reach`]
+/// counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Written.
@@ -22,7 +22,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// What this end can ask with; `None`: nothing of the connection was seen.
+    /// What this end's proof can cover. `None`: no byte of the connection was seen.
     pub fn of(sock: &'static Socket) -> Option<Self> {
         Self::of_reach(prefix::reach(sock))
     }
@@ -36,7 +36,7 @@ impl Known {
         (out > 0 || into > 0).then_some(Self { out, into })
     }
 
-    /// As the other end sees it.
+    /// The same from the other end's view.
     pub fn turned(self) -> Self {
         Self {
             out: self.into,
@@ -49,42 +49,42 @@ impl Known {
         [self.out, self.into]
     }
 
-    /// From a message of the other end's, turned.
+    /// From the other end's message, turned to this end's view.
     pub fn heard([out, into]: [u8; 2]) -> Self {
         Self { out, into }.turned()
     }
 
-    /// Has this end seen as much?
+    /// True if this end has seen as many bytes.
     pub(crate) fn is_reached(self, sock: &'static Socket) -> bool {
         let (out, into) = prefix::reach(sock);
         self.out <= out && self.into <= into
     }
 
-    /// Is it as much as this end wants to be shown, which goes by its own threshold?
+    /// True if a proof that covers this much is enough for this end, by its own threshold.
     pub(crate) fn is_enough(self) -> bool {
         self.covers(trigger::first_far_try())
     }
 
-    /// An asker that has come to the offset `threshold` has moved so many bytes: more than half of
-    /// what it has read is shown, and more than a quarter of what it has written, of each
-    /// direction's first [`prefix::LEN`].
+    /// True if it covers what an asker can show that has moved `threshold` bytes. Of each
+    /// direction's first [`prefix::LEN`] that is more than half of what it has read, and more than
+    /// a quarter of what it has written.
     fn covers(self, threshold: u64) -> bool {
         let bytes = |k: u8| k.checked_sub(1).map_or(0, |k| 1u64 << k.min(32));
         let least = threshold.min(prefix::LEN as u64) / 4;
         bytes(self.out) + bytes(self.into) >= least.max(1)
     }
 
-    /// This end's proof with what it says.
+    /// A proof of the bytes and of what this end says.
     pub fn prove(self, sock: &'static Socket, said: &[&[u8]]) -> Option<Proof> {
         prefix::prove(sock, self.out, self.into, said)
     }
 
-    /// Is it the other end that has said this?
+    /// True if the proof shows that the other end has said this.
     pub fn verify(self, sock: &'static Socket, said: &[&[u8]], proof: &Proof) -> bool {
         prefix::verify(sock, self.out, self.into, said, proof)
     }
 
-    /// What a stream's records are known by.
+    /// The nonce of a stream's records.
     pub fn secret(self, sock: &'static Socket, said: &[&[u8]]) -> Option<Nonce> {
         prefix::secret(sock, self.out, self.into, said).map(Nonce::new)
     }
@@ -94,7 +94,7 @@ impl Known {
 mod tests {
     use super::*;
 
-    /// What [`prefix::reach`] says of so many bytes.
+    /// [`prefix::reach`] of `bytes` bytes.
     fn reach(bytes: u64) -> u8 {
         let seen = bytes.min(prefix::LEN as u64);
         seen.checked_ilog2().map_or(0, |log| log as u8 + 1)
@@ -119,7 +119,7 @@ mod tests {
         for threshold in [8, 32 << 10, u64::MAX] {
             assert!(!byte.covers(threshold));
         }
-        // Nor does a number that no end can mean.
+        // Counts that no end can mean cover any threshold; `is_reached` refuses them.
         assert!(
             Known {
                 out: 255,

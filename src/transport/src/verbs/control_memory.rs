@@ -1,4 +1,4 @@
-//! Memory of a link beside its arena, for what is no stream's byte.
+//! Registered memory of a link beside its arena: control messages, no bytes of streams.
 
 use super::terms::RECEIVES;
 use sluice_fabric::sys::{self, Errno};
@@ -6,8 +6,8 @@ use sluice_fabric::verbs::device::{Domain, Region};
 use sluice_fabric::verbs::queue::Said;
 use sluice_stream::wire::CONTROL_LEN;
 
-/// Control slots of the peer's, of ours on their way out, and what a SEND says where the device has
-/// no immediates.
+/// Control slots that the peer writes to, control messages of this end on their way out, and
+/// receive buffers, used where the device has no immediates.
 #[derive(Debug)]
 pub(crate) struct ControlMemory {
     pub at: *mut u8,
@@ -16,35 +16,35 @@ pub(crate) struct ControlMemory {
     pub said: Region,
 }
 
-// SAFETY: an address; the pump decides what is written where, under its lock.
+// SAFETY: an address. Only the pump reads and writes there, under the endpoint's lock.
 unsafe impl Send for ControlMemory {}
-// SAFETY: as above.
+// SAFETY: its methods only compute addresses; the pump uses these under the endpoint's lock.
 unsafe impl Sync for ControlMemory {}
 
 const SLOTS_LEN: usize = RECEIVES as usize * CONTROL_LEN;
-/// The last is read into, to prove that writes have landed.
+/// One more than there are receives: RDMA READs of fences go there.
 const SAID_LEN: usize = (RECEIVES as usize + 1) * size_of::<Said>();
 const SMALL_LEN: usize = (2 * SLOTS_LEN + SAID_LEN).next_multiple_of(4096);
 
 impl ControlMemory {
     pub fn new(domain: &Domain) -> Result<Self, Errno> {
-        // Shared with children: their copies of pages would take ours from under the device.
+        // Shared: after a fork a write would copy a private page, and the device keep the old one.
         let at = sys::map_zeroes(SMALL_LEN, true)?;
-        // SAFETY: mapped above, and unmapped after the regions.
+        // SAFETY: `SMALL_LEN` bytes are mapped, until `drop` unmaps them after the queue pair.
         let registered = unsafe { Self::register(domain, at) };
         if registered.is_err() {
-            // SAFETY: nothing else knows it.
+            // SAFETY: mapped here, and no region of it is registered.
             unsafe { sys::unmap(at, SMALL_LEN) };
         }
         registered
     }
 
     /// # Safety
-    /// [`SMALL_LEN`] bytes are mapped at `at`, and stay so.
+    /// [`SMALL_LEN`] bytes are mapped at `at`, and stay so while a queue pair uses the regions.
     unsafe fn register(domain: &Domain, at: *mut u8) -> Result<Self, Errno> {
-        // SAFETY: the caller's word; three parts of the mapping.
+        // SAFETY: three parts of the `SMALL_LEN` bytes that are mapped by this function's contract.
         unsafe {
-            // The peer reads what it has written, to prove that writes before the read have landed.
+            // The peer also READs here, to prove that its earlier writes have landed.
             let slots = domain.share(at, SLOTS_LEN)?;
             let out = domain.stage(at.add(SLOTS_LEN), SLOTS_LEN)?;
             let said = domain.take_in(at.add(2 * SLOTS_LEN), SAID_LEN)?;
@@ -59,33 +59,33 @@ impl ControlMemory {
 
     pub fn slot(&self, slot: u16) -> *mut [u8; CONTROL_LEN] {
         let at = usize::from(slot % RECEIVES) * CONTROL_LEN;
-        // SAFETY: inside the mapping.
+        // SAFETY: the slot's number is below `RECEIVES`, so `at` is below `SLOTS_LEN`.
         unsafe { self.at.add(at) }.cast()
     }
 
     pub fn out(&self, slot: u16) -> *mut [u8; CONTROL_LEN] {
-        // SAFETY: inside the mapping.
+        // SAFETY: the mapping has a second `SLOTS_LEN` bytes after those that `slot` points into.
         unsafe { self.slot(slot).cast::<u8>().add(SLOTS_LEN) }.cast()
     }
 
-    /// Where reads go, with the key.
+    /// Where RDMA READs go, and the local key.
     pub(crate) fn sink(&self) -> (*mut u8, u32) {
         let at = 2 * SLOTS_LEN + usize::from(RECEIVES) * size_of::<Said>();
-        // SAFETY: inside the mapping.
+        // SAFETY: the last `Said`, at the end of the `SAID_LEN` bytes after both kinds of slots.
         (unsafe { self.at.add(at) }, self.said.local_key())
     }
 
     pub fn said(&self, slot: u64) -> *mut Said {
         let at = 2 * SLOTS_LEN + slot as usize % usize::from(RECEIVES) * size_of::<Said>();
-        // SAFETY: inside the mapping, and aligned.
+        // SAFETY: after both kinds of slots there are more `Said`s than `RECEIVES`, aligned.
         unsafe { self.at.add(at) }.cast()
     }
 }
 
 impl Drop for ControlMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`; the queue pair is gone, and what is registered stays a region
-        // without it.
+        // SAFETY: `new` mapped it. `EndpointState` drops its queue pair before this, so the device
+        // uses none of the regions any more; a region's registration outlives the mapping.
         unsafe { sys::unmap(self.at, SMALL_LEN) };
     }
 }

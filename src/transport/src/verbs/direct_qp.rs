@@ -1,6 +1,5 @@
-//! The queue pair of direct transfers, that a link gets when the first is wanted:
-//! `stream/src/pump/direct.rs`. Its loss costs what was under way there, and neither the link nor a
-//! stream.
+//! A link's queue pair for direct transfers (`stream/src/pump/direct.rs`), made when the first is
+//! wanted. Its loss costs only the transfers under way: the link and its streams live on.
 
 use super::endpoint::Endpoint;
 use super::endpoint_state::EndpointState;
@@ -15,49 +14,50 @@ use sluice_fabric::verbs::queue::{News, Pair, Shape, Shot};
 use sluice_stream::Seq;
 use sluice_stream::pump::What;
 
-/// Direct transfers under way at once are fewer; each may be three requests.
+/// Fewer than 16 direct transfers are under way at once, and each is at most three work requests.
 const SHAPE: Shape = Shape {
     sends: 3 * 16,
     receives: 1,
     inline: 0,
 };
 
-/// After so many losses a link makes do without; after each a wait that doubles.
+/// Losses after which this end asks for no other, and the wait after the first; each later wait is
+/// twice as long.
 const LOSSES: u32 = 6;
 const WAIT_NS: u64 = 200_000_000;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Lane {
-    // In the order in which they must go.
+    // Drop order: the queue pair before its connection and its completion queue.
     pair: Pair,
     id: Id,
     share: Share,
     stands: bool,
 }
 
-/// What an endpoint has of it.
+/// An endpoint's queue pair for direct transfers, and its losses.
 #[derive(Debug, Default)]
 pub struct Lanes {
     lane: Option<Lane>,
     losses: u32,
-    /// Not before then.
+    /// When another may be made (`sys::now_ns`).
     again_ns: u64,
-    /// The control thread was asked for one.
+    /// The control thread was asked to make one.
     wanted: bool,
-    /// It works no more, and is to be put away.
+    /// It has failed, and the control thread must destroy it.
     failed: bool,
-    /// Transfers asked for and those that came to an end; as of the last look; looks in vain.
+    /// Transfers posted and completed; both as of the last tick; ticks without a completion.
     pub shots: u64,
     pub landed: u64,
     pub looked: (u64, u64),
     pub stuck: u8,
-    /// Streams were found to starve: see [`Endpoint::starved`].
+    /// At the last look streams starved: see [`Endpoint::starved`].
     starve: bool,
 }
 
 impl EndpointState {
-    /// Gives a direct transfer to the device.
+    /// Posts a direct transfer.
     pub fn shoot(&mut self, what: What) {
         let What::Direct {
             stream,
@@ -84,14 +84,14 @@ impl EndpointState {
             mark: 1,
         };
         self.lanes.shots += 1;
-        // SAFETY: staging bytes stay until they are credited; the sink and the slots as long as the
-        // queue pair.
+        // SAFETY: bytes in the staging ring stay until the peer has credited them. The sink of the
+        // READ and the control slots live as long as the queue pair.
         if unsafe { lane.pair.write(&shot) }.is_err() {
             self.fail_lane();
         }
     }
 
-    /// What has come of direct transfers.
+    /// Takes completions of direct transfers.
     pub fn take_lane(&mut self) -> Result<(), Lost> {
         loop {
             let Some(lane) = &self.lanes.lane else {
@@ -116,7 +116,7 @@ impl EndpointState {
         }
     }
 
-    /// It works no more.
+    /// Fails the queue pair, and has the control thread destroy it.
     pub(crate) fn fail_lane(&mut self) {
         self.pump.set_direct(false);
         if self.lanes.lane.is_some() && !core::mem::replace(&mut self.lanes.failed, true) {
@@ -124,7 +124,7 @@ impl EndpointState {
         }
     }
 
-    /// Does a stream of which all goes directly wait for a buffer, since now?
+    /// True if a direct-only stream waits for a buffer, and none did before.
     pub(crate) fn starts_to_starve(&mut self) -> bool {
         !self.lanes.starve
             && self.pump.only_direct()
@@ -133,7 +133,7 @@ impl EndpointState {
             && !core::mem::replace(&mut self.lanes.starve, true)
     }
 
-    /// Whether transfers come to an end: called at even intervals.
+    /// Called at even intervals: fails the queue pair if its transfers do not complete.
     pub(crate) fn tick_lane(&mut self) {
         let lanes = &mut self.lanes;
         let (asked, came) = lanes.looked;
@@ -145,21 +145,21 @@ impl EndpointState {
         }
     }
 
-    /// Registers memory of the program's for the peer to write to.
+    /// Registers memory of the program, for the peer to write to.
     ///
     /// # Safety
-    /// As [`Domain::lend`](sluice_fabric::verbs::device::Domain::lend).
+    /// That of [`Domain::lend`](sluice_fabric::verbs::device::Domain::lend).
     ///
     /// # Errors
-    /// As there.
+    /// The device's.
     pub unsafe fn lend_out(&self, at: *mut u8, len: usize) -> Result<Region, Errno> {
-        // SAFETY: the caller's word.
+        // SAFETY: this function has the contract of `Domain::lend`.
         unsafe { self.domain.lend(at, len) }
     }
 }
 
 impl Endpoint {
-    /// Makes the queue pair of an id that is routed, or was asked for.
+    /// Makes the queue pair, for an id with a resolved route or from a connection request.
     ///
     /// # Errors
     /// EBUSY: there is one; ENOTCONN; the device's.
@@ -184,13 +184,13 @@ impl Endpoint {
         begun.unwrap_or(Err(libc::ENOTCONN))
     }
 
-    /// Does something to its connection.
+    /// Runs `f` on the connection of the queue pair.
     pub fn with_lane<R>(&self, f: impl FnOnce(&Id) -> R) -> Option<R> {
         self.inside(|inner| inner.lanes.lane.as_ref().map(|lane| f(&lane.id)))
             .flatten()
     }
 
-    /// Its connection stands.
+    /// The connection of the queue pair is established.
     pub fn lane_stands(&self) {
         self.work(true, |_, inner| {
             if let Some(lane) = &mut inner.lanes.lane
@@ -202,7 +202,8 @@ impl Endpoint {
             }
             Ok(())
         });
-        // Recvs that wait could not lend their buffers. Where all goes directly they have to.
+        // Waiting receives could not advertise their buffers until now, and direct-only mode needs
+        // it.
         if super::mode::mode() == sluice_stream::Mode::Direct
             && let Some([near, _]) = self.links()
         {
@@ -215,7 +216,7 @@ impl Endpoint {
         }
     }
 
-    /// It did not come to be, or works no more: another may be made after a while.
+    /// The connection failed, or the queue pair has: destroys it. Another may be made after a wait.
     pub fn end_lane(&self) {
         self.work(true, |_, inner| {
             inner.pump.set_direct(false);
@@ -233,12 +234,12 @@ impl Endpoint {
             if lane.stands && lane.id.is_port_active() {
                 lane.id.disconnect();
             }
-            // Waits for the kernel: not under the lock.
+            // Destroying it waits for the kernel, so not under the lock.
             drop(lane);
         }
     }
 
-    /// Its peer, or the device, has ended it.
+    /// The peer or the device has ended the connection of the queue pair.
     pub fn lose_lane(&self) {
         self.work(true, |_, inner| {
             inner.fail_lane();
@@ -246,7 +247,7 @@ impl Endpoint {
         });
     }
 
-    /// Is this, that a device tells, of the queue pair?
+    /// True if a device's asynchronous event is about this queue pair.
     pub fn is_lane_met_by(&self, device: Device, trouble: Trouble) -> bool {
         let Trouble::Pair(number) = trouble else {
             return false;
@@ -258,7 +259,7 @@ impl Endpoint {
         met == Some(true)
     }
 
-    /// A direct transfer could be made if there were one: the control thread sees to it.
+    /// A direct transfer could be made with a queue pair: has the control thread make one.
     pub fn want_lane(&self) {
         self.work(true, |_, inner| {
             let lanes = &mut inner.lanes;
@@ -271,12 +272,12 @@ impl Endpoint {
         });
     }
 
-    /// Can direct transfers be made?
+    /// True if direct transfers can be made.
     pub fn has_lane(&self) -> bool {
         self.inside(|inner| inner.pump.has_direct()) == Some(true)
     }
 
-    /// What the control thread is to do: put one away, make one.
+    /// What the control thread must do: destroy the queue pair; make one.
     pub fn lane_news(&self) -> (bool, bool) {
         self.inside(|inner| {
             let lanes = &inner.lanes;
@@ -285,8 +286,8 @@ impl Endpoint {
         .unwrap_or_default()
     }
 
-    /// A direct-only stream waits for a buffer that nobody lends: those that have waited since the
-    /// last look.
+    /// Direct-only streams that wait for a buffer that the peer does not lend, and have waited
+    /// since the last call. `before` keeps the waiting streams for the next call.
     pub fn starved(&self, before: &mut Vec<(u16, Seq)>) -> Vec<u16> {
         let now = self.inside(|inner| {
             let all: Vec<_> = inner

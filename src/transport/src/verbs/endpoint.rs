@@ -1,13 +1,14 @@
-//! A link's queue pair, its local arena, and the pump between them: what the program has put into a
-//! ring goes out, and what the peer's device has written is told as a writer within the host would
-//! tell it.
+//! A link's queue pair, its local arena, and the pump between them. The pump sends what the program
+//! has put into a ring, and announces what the peer's device has written, as a writer within the
+//! host would.
 //!
-//! The program's side of the arena is [`Link`] `near`; the pump plays the other, `far`. A thread
-//! in a hook of such a stream drives the endpoint; while nobody is, the control thread does. What
-//! neither may do in the middle of a send or a receive, since it takes a socket's locks, is left as
-//! a [`Note`] for that thread.
+//! The program's side of the arena is the [`Link`] `near`; the pump plays the other side, `far`. A
+//! thread in a hook of a stream drives the endpoint; while none is, the control thread does. Work
+//! that needs a socket's locks, and so cannot be done in the middle of a send or receive, is left
+//! to the control thread as a [`Note`].
 //!
-//! The memory of an `Endpoint` is an `Endpoint` for the life of the process, as that of its links.
+//! The memory of an `Endpoint` stays an `Endpoint` for the life of the process, as that of its
+//! links does.
 
 pub use super::endpoint_state::Offered;
 pub use super::terms::{Hello, Lost, Note};
@@ -16,7 +17,7 @@ use super::control_memory::ControlMemory;
 use super::direct_qp::Lanes;
 use super::endpoint_state::EndpointState;
 use super::memory::Slabs;
-use super::queue::{Keen, Queue, Share};
+use super::queue::{Interest, Queue, Share};
 use super::terms::{BATCH, FENCE, RECEIVES, SENDS, SHAPE, TICK_NS};
 use super::users;
 use core::ptr;
@@ -33,7 +34,7 @@ use sluice_stream::pump::{Came, Pump, Terms};
 use sluice_stream::{Mode, Seq};
 use std::collections::VecDeque;
 
-/// Bytes of one message at most: more does not make it faster, and others wait after it.
+/// Greatest length of a message: longer ones are not faster, and delay the messages after them.
 const MESSAGE_LEN: u32 = 256 << 10;
 
 /// See the [module](self).
@@ -42,24 +43,24 @@ pub struct Endpoint {
     inner: Guarded<Option<EndpointState>>,
     near: AtomicPtr<Link>,
     far: AtomicPtr<Link>,
-    /// Somebody wanted to drive while another did.
+    /// A signal handler wanted to drive while this thread did.
     again: AtomicBool,
-    /// By which its news come, while it is in service.
+    /// The queue of its completions, while it is in service.
     queue: AtomicPtr<Queue>,
-    /// In the queue's list of keen endpoints: written under its lock.
+    /// In the queue's list of interested endpoints. Written under the queue's lock.
     pub(crate) listed: AtomicBool,
-    /// Why the control thread may have to hear of what comes though nobody sleeps for it: the pump
-    /// waits for something; the thread itself does. Not of a lost one.
+    /// Why the control thread must hear of completions though no thread sleeps: the pump waits for
+    /// something; that thread expects something. `dead`: the link is lost.
     busy: AtomicBool,
     expected: AtomicBool,
     dead: AtomicBool,
-    /// There are notes, a look is to be scheduled, or the link is lost: has the control thread
-    /// look.
+    /// Has the control thread look: there are notes, a tick must be scheduled, a stream starves, or
+    /// the link is lost.
     alarm: fn(),
 }
 
 impl Endpoint {
-    /// One that is not in use; `alarm` is called when there is something for the control thread.
+    /// One that is not in service. `alarm` is called when the control thread must look.
     #[must_use]
     pub const fn new(alarm: fn()) -> Self {
         Self {
@@ -76,9 +77,9 @@ impl Endpoint {
         }
     }
 
-    /// Puts the endpoint of an id that is routed, or was asked for, into service; `near` and `far`
-    /// are both ends of a link of this process with itself. Receives are posted; the peer is to be
-    /// told the hello.
+    /// Puts an endpoint into service, for an id whose route is resolved or that came with a
+    /// connection request. `near` and `far` are both ends of a link of this process with itself.
+    /// Posts the receives, and returns what the peer must know.
     ///
     /// # Errors
     /// The device's; EBUSY: it is in use.
@@ -151,44 +152,41 @@ impl Endpoint {
         begun.map(|()| hello)
     }
 
-    /// How the peer is reached, before the first message.
+    /// Takes the peer's hello, before the first message.
     pub fn heard(&self, hello: Hello) {
         self.inside(|inner| inner.peer = hello);
     }
 
-    /// Is this a handler that interrupted this thread's own driving? It finds the endpoint as it
-    /// stands, and nobody drives it meanwhile.
+    /// True in a handler that interrupted this thread's own driving. The endpoint is in the middle
+    /// of it then, and nobody drives it until the handler returns.
     pub fn is_interrupted(&self) -> bool {
         self.inner.lock().is_none()
     }
 
-    /// What the device holds of it is given back, and nothing more of it is told. Its streams are
+    /// Takes the endpoint out of service: destroys its queue pair and regions. Its streams are
     /// over.
     pub fn end(&self) {
         let inner = self.inner.lock().and_then(|mut inner| inner.take());
-        // Waits for the kernel: not under the lock.
+        // Destroying it waits for the kernel, so not under the lock.
         drop(inner);
     }
 
-    /// Both ends of its arena, the program's first.
-    ///
-    /// # Panics
-    /// Not since it was in service once.
+    /// Both ends of its arena, the program's first. `None` if it was never in service.
     #[must_use]
     pub fn links(&self) -> Option<[&'static Link; 2]> {
-        // SAFETY: null, or a leaked link.
+        // SAFETY: null, or a link, and links are leaked.
         let link = |at: &AtomicPtr<Link>| unsafe { at.load(Ordering::Acquire).as_ref() };
         Some([link(&self.near)?, link(&self.far)?])
     }
 
-    /// Runs `f` under the inner lock. `None`: the queue pair is gone, or a handler has interrupted
-    /// this thread's own section.
+    /// Runs `f` under the inner lock. `None`: the endpoint is not in service, or this is a handler
+    /// that interrupted a holder of the lock.
     pub fn inside<R>(&self, f: impl FnOnce(&mut EndpointState) -> R) -> Option<R> {
         let mut inner = self.inner.lock()?;
         inner.as_mut().map(f)
     }
 
-    /// The connection stands.
+    /// The connection is established.
     pub fn stands(&self) {
         self.inside(|inner| {
             if inner.immediate {
@@ -197,7 +195,7 @@ impl Endpoint {
         });
     }
 
-    /// Is this, that a device tells, of this endpoint's?
+    /// True if a device's asynchronous event is about this endpoint.
     pub fn is_met_by(&self, device: Device, trouble: Trouble) -> bool {
         let met = self.inside(|inner| match trouble {
             Trouble::Pair(number) => inner.is_on(device) && inner.pair.number() == number,
@@ -208,63 +206,62 @@ impl Endpoint {
         met == Some(true)
     }
 
-    /// A look whether the peer still answers, if nothing else is under way.
+    /// Probes whether the peer still answers, if nothing else is under way.
     pub fn probe(&self) {
         self.with(Pump::probe);
     }
 
-    /// Does something to the connection.
+    /// Runs `f` on the connection.
     pub fn with_id<R>(&self, f: impl FnOnce(&Id) -> R) -> Option<R> {
         self.inside(|inner| f(&inner.id))
     }
 
-    /// Readable after [`arm`](Self::arm) when there is something to drive, be it of another link of
-    /// the device.
+    /// After [`arm`](Self::arm): readable when any link of the device has something to drive.
     #[must_use]
     pub fn descriptor(&self) -> Option<i32> {
         self.queue()?.descriptor()
     }
 
-    /// By which its news come, while it is in service.
+    /// The queue of its completions, while it is in service.
     pub fn queue(&self) -> Option<&'static Queue> {
-        // SAFETY: null, or a queue, which is leaked.
+        // SAFETY: null, or a queue, and queues are leaked.
         unsafe { self.queue.load(Ordering::Acquire).as_ref() }
     }
 
-    /// See [`queue`](Self::queue). Under its lock.
+    /// See [`queue`](Self::queue). Called under the queue's lock.
     pub(crate) fn set_queue(&self, queue: Option<&'static Queue>) {
         let at = queue.map_or(ptr::null_mut(), |queue| ptr::from_ref(queue).cast_mut());
         self.queue.store(at, Ordering::Release);
     }
 
-    /// Is the descriptor to tell of what comes next, for a sleeper or for the control
-    /// thread?
-    pub(crate) fn keen(&self) -> Keen {
+    /// Whether the descriptor must tell of the next completion, for a sleeper or for the control
+    /// thread.
+    pub(crate) fn interest(&self) -> Interest {
         if self.dead.load(Ordering::Relaxed) {
-            return Keen::No;
+            return Interest::None;
         }
         let flags = [&self.busy, &self.expected];
         let asked = flags.iter().any(|flag| flag.load(Ordering::SeqCst));
         match self.links() {
-            _ if asked => Keen::Yes,
-            Some([near, _]) if near.is_anybody_asleep() => Keen::Yes,
-            Some([near, _]) if !near.has_waiters() => Keen::Unless,
-            _ => Keen::No,
+            _ if asked => Interest::Always,
+            Some([near, _]) if near.is_anybody_asleep() => Interest::Always,
+            Some([near, _]) if !near.has_waiters() => Interest::IfUnpolled,
+            _ => Interest::None,
         }
     }
 
-    /// Why it is lost, if it is.
+    /// Why the link is lost, if it is.
     #[must_use]
     pub fn is_lost(&self) -> Option<Lost> {
         self.inside(|inner| inner.lost).flatten()
     }
 
-    /// What was left for the control thread: the next.
+    /// Takes the next note for the control thread.
     pub fn note(&self) -> Option<Note> {
         self.inside(|inner| inner.notes.pop_front()).flatten()
     }
 
-    /// Streams of this end.
+    /// The streams of this end.
     pub fn streams(&self) -> Vec<u16> {
         self.inside(|inner| inner.pump.streams().collect())
             .unwrap_or_default()
@@ -281,8 +278,8 @@ impl Endpoint {
         done
     }
 
-    /// As [`with`](Self::with), when what the program has done to the stream's words is known, and
-    /// with what the words are to be after it.
+    /// As [`with`](Self::with), but the pump first hears of the program's changes to the stream's
+    /// cursors, and the cursors are updated after `f`.
     pub fn with_stream<R>(&self, stream: u16, f: impl FnOnce(&mut Pump) -> R) -> Option<R> {
         let mut done = None;
         self.work(true, |endpoint, inner| {
@@ -299,24 +296,24 @@ impl Endpoint {
         self.work(true, |endpoint, inner| endpoint.look(inner, stream));
     }
 
-    /// Takes what has come, and posts what may go.
+    /// Handles completions, and posts what can be sent.
     pub fn drive(&self) {
         self.work(true, |_, _| Ok(()));
     }
 
-    /// As [`drive`](Self::drive), of what another thread, or this one for another endpoint, has
-    /// taken from the queue.
+    /// As [`drive`](Self::drive), but without polling the device: for completions that a poll for
+    /// another endpoint has put into the inbox.
     pub(crate) fn drive_told(&self) {
         self.work(false, |_, _| Ok(()));
     }
 
-    /// The link is lost for this reason: its streams go on on TCP.
+    /// Loses the link for this reason: its streams go on on TCP.
     pub fn lose(&self, why: Lost) {
         self.work(true, |_, _| Err(why));
     }
 
-    /// Before a sleep: what comes from now on makes the descriptor readable. Edge-triggered: it may
-    /// be so already.
+    /// Before a sleep: later completions make the descriptor readable. Edge-triggered: it may be
+    /// readable already.
     pub fn arm(&self) {
         self.work(true, |_, inner| {
             inner.share.queue.arm(inner.endpoint);
@@ -324,14 +321,14 @@ impl Endpoint {
         });
     }
 
-    /// By the control thread, when it has done what there was to do: shall it hear of what comes
-    /// next? Not where the program's threads will, unless something is under way, or `expected`.
+    /// By the control thread, when it is through with its work: has it hear of the next completion.
+    /// Not where threads of the program will hear, unless something is under way or `expected`.
     pub fn watch(&self, expected: bool) {
         let expected_before = self.expected.swap(expected, Ordering::SeqCst);
-        let keen = self.inside(|inner| {
-            (self.keen() != Keen::No).then_some((inner.endpoint, inner.share.queue))
+        let interested = self.inside(|inner| {
+            (self.interest() != Interest::None).then_some((inner.endpoint, inner.share.queue))
         });
-        if let Some((endpoint, queue)) = keen.flatten()
+        if let Some((endpoint, queue)) = interested.flatten()
             && (expected && !expected_before || !self.listed.load(Ordering::SeqCst))
         {
             queue.list(endpoint);
@@ -339,8 +336,8 @@ impl Endpoint {
         }
     }
 
-    /// Events that nobody needs any more are taken out of the descriptor: it is readable only for
-    /// new ones. Then as [`arm`](Self::arm).
+    /// Takes old events out of the descriptor, so that only new completions make it readable. Then
+    /// as [`arm`](Self::arm).
     pub fn drain_events(&self) {
         if let Some(queue) = self.queue() {
             queue.drain_events();
@@ -348,8 +345,8 @@ impl Endpoint {
         self.arm();
     }
 
-    /// Looks whether posted work comes to an end, if that is due; in how many ns it is to be looked
-    /// again.
+    /// Looks whether posted work requests complete, if that is due. Returns the ns until the next
+    /// look.
     pub fn tick(&self, now: u64) -> Option<u64> {
         let due = self.inside(|inner| inner.tick_ns).filter(|due| *due != 0)?;
         if now < due {
@@ -363,26 +360,26 @@ impl Endpoint {
         next
     }
 
-    /// What this end writes, and what the far one does, of a stream by this end's number.
+    /// The stream's directions: the one that this end writes, and the one that it reads.
     pub fn directions(&self, stream: u16) -> Option<[&'static Direction; 2]> {
         let [near, _] = self.links()?;
         let stream = near.stream(u32::from(stream))?;
-        // SAFETY: the arena stays mapped while the link counts a stream, and that of `far` is one
-        // as long as the pump has it.
+        // SAFETY: the arena stays mapped while the link counts a stream, and the stream of `far`
+        // counts as long as the pump has it.
         let [out, into] = unsafe { &*ptr::from_ref(&stream.dir) };
         Some([out, into])
     }
 
-    /// Does something, then takes what has come, also from the device if it `polls`, and posts what
-    /// may go. What was taken for other endpoints these are driven for after it, by this thread if
-    /// it `polls`, else by the thread that has this one driven.
+    /// Runs `first`, then handles completions (if `polls`, also from the device) and posts what can
+    /// be sent. Endpoints whose completions this poll has found are driven afterwards: here if
+    /// `polls`, else by the caller of [`drive_told`](Self::drive_told).
     pub fn work(
         &self,
         polls: bool,
         first: impl FnOnce(&Self, &mut EndpointState) -> Result<(), Lost>,
     ) {
         let Some(mut guard) = self.inner.lock() else {
-            // This thread's own, in a handler: it looks at all streams when it is through.
+            // A handler that interrupted this thread, which looks at all streams afterwards.
             self.again.store(true, Ordering::SeqCst);
             return;
         };
@@ -417,7 +414,7 @@ impl Endpoint {
         if alarm {
             (self.alarm)();
         }
-        // A handler that came after the last look within.
+        // A handler may have set it after the last look in `turn`.
         if self.again.load(Ordering::SeqCst) {
             if polls {
                 self.drive();
@@ -435,7 +432,7 @@ impl Endpoint {
             self.take(inner, polls)?;
             inner.take_lane()?;
             if inner.pump.is_draining() {
-                // Only a look at the device shows that nothing more was delivered.
+                // An empty inbox is not enough: only a poll of the device shows that no more came.
                 if !polls {
                     self.take(inner, true)?;
                 }
@@ -453,11 +450,11 @@ impl Endpoint {
         }
     }
 
-    /// The link works no more: what had come counts, nothing else.
+    /// Ends the link. Messages that have come still count, unless the peer broke the protocol.
     fn fail(&self, inner: &mut EndpointState, lost: Lost) {
         inner.pair.fail();
         inner.lost = Some(lost);
-        // A peer that breaks the rules is believed nothing more.
+        // After a breach of the protocol nothing more of the peer is believed.
         if !matches!(lost, Lost::Peer(_)) {
             let _ = self.take(inner, true);
         }
@@ -467,13 +464,13 @@ impl Endpoint {
         for stream in 0..inner.places.len() {
             self.bring(inner, stream as u16);
         }
-        // The peer's word that it has left these does not come any more.
+        // The peer's messages that it has left these will not come any more.
         while let Some(stream) = inner.pump.take_left() {
             self.forget(stream);
         }
     }
 
-    /// What the program did with a stream.
+    /// Tells the pump of the program's changes to a stream's cursors.
     fn look(&self, inner: &mut EndpointState, stream: u16) -> Result<(), Lost> {
         let Some([out, into]) = self.directions(stream) else {
             return Ok(());
@@ -499,7 +496,7 @@ impl Endpoint {
             let taken = inner.share.queue.take(&inner.share, &mut batch, polls);
             inner.rest |= taken.rest;
             for news in batch.iter().take(taken.count) {
-                // After a failure only what had come before it counts.
+                // After a failure only messages that had come before count.
                 let fine = wrong.is_none() && inner.lost.is_none();
                 let counts = fine || matches!(news, News::Came { .. });
                 if counts && !matches!(wrong, Some(Lost::Peer(_))) {
@@ -529,7 +526,7 @@ impl Endpoint {
                 inner.marked += 1;
                 inner.complete += mark;
                 inner.slabs.completed(inner.complete);
-                // The streams are looked at after: at most as many as messages.
+                // The streams are looked at after the call; at most one for each message.
                 let mut done = [u16::MAX; SENDS as usize];
                 let mut n = 0;
                 inner.pump.on_done(mark as usize, |stream| {
@@ -545,7 +542,7 @@ impl Endpoint {
                 Ok(())
             }
             News::Came { slot, said } => {
-                // SAFETY: the receive is used up, so the device is through with its buffer; a copy.
+                // SAFETY: the receive has completed, so the device has no use for its buffer.
                 let said =
                     said.unwrap_or_else(|| unsafe { inner.small.said(slot).read_volatile() });
                 if inner.lost.is_none() {
@@ -553,8 +550,8 @@ impl Endpoint {
                 }
                 let EndpointState { pump, small, .. } = inner;
                 let came = pump.on_came(said.word, said.len, |slot| {
-                    // SAFETY: inside the mapping; a copy, since the peer can write there at any
-                    // moment.
+                    // SAFETY: `slot` returns an aligned place in the mapping. Copied, since the
+                    // peer can write there at any moment.
                     unsafe { small.slot(slot).read_volatile() }
                 })?;
                 match came {
@@ -566,7 +563,7 @@ impl Endpoint {
                             && let (Some([out, _]), Some([near, _])) =
                                 (self.directions(stream), self.links())
                         {
-                            // For writers that wait for a taker: there is one.
+                            // Writers may wait for a reader's buffer, and there is one.
                             wake_writers(near, out, stream);
                         }
                     }
@@ -588,7 +585,7 @@ impl Endpoint {
         }
     }
 
-    /// What the link has brought of a stream, as a writer tells it.
+    /// Moves the tail of a stream to what has come by the link, and wakes the reader.
     fn bring(&self, inner: &mut EndpointState, stream: u16) {
         let Some(to) = inner.pump.transit(stream).map(|t| t.link_end().value()) else {
             return;
@@ -599,7 +596,7 @@ impl Endpoint {
         else {
             return;
         };
-        // Back, under the reader's lock: what was not read by then comes again by TCP.
+        // Backwards, under the reader's lock: TCP brings the unread bytes again.
         if to < place.tail {
             users::with(|users| (users.owes)(near, u32::from(stream)));
         }
@@ -611,7 +608,7 @@ impl Endpoint {
         }
     }
 
-    /// The staging ring is free up to what must be kept: as a reader tells it.
+    /// Moves the head of the staging ring to the first byte that must be kept, and wakes writers.
     fn free(&self, inner: &mut EndpointState, stream: u16) {
         let to = inner.pump.kept(stream).value();
         let place = inner.places.get_mut(usize::from(stream));
@@ -628,7 +625,7 @@ impl Endpoint {
     }
 }
 
-/// Writers that wait look again.
+/// Wakes waiting writers, to look again.
 fn wake_writers(near: &'static Link, out: &Direction, stream: u16) {
     let waiters = out.tx_wishes.waiters.load(Ordering::Relaxed);
     users::with(|users| (users.wake)(near, waiters, u32::from(stream)));
@@ -636,6 +633,6 @@ fn wake_writers(near: &'static Link, out: &Direction, stream: u16) {
 
 /// The endpoint that plays the other end of the link.
 pub fn endpoint_of(link: &Link) -> Option<&'static Endpoint> {
-    // SAFETY: 0, or an endpoint, whose memory is type-stable.
+    // SAFETY: 0, or the address of an endpoint, whose memory stays one for the life of the process.
     unsafe { (link.keeper() as *const Endpoint).as_ref() }
 }

@@ -1,5 +1,4 @@
-//! What an endpoint holds of its device, and what it has given to that: messages are described,
-//! marked and posted.
+//! What an endpoint holds of its device, under its lock. Describes and posts messages.
 
 use super::control_memory::ControlMemory;
 use super::direct_qp::Lanes;
@@ -17,14 +16,14 @@ use sluice_stream::pump::{Lent, Message, Pump, What};
 use sluice_stream::wire::{Berth, CONTROL_LEN};
 use std::collections::VecDeque;
 
-/// A completion is asked for once in so many messages, or bytes.
+/// Messages, and bytes, of which only the last work request is signaled (asks for a completion).
 const MARK_MESSAGES: usize = 16;
 const MARK_BYTES: usize = 2048;
-/// As many that find a step of a switch due: for each of two steps a program may be waited for that
-/// has TCP to read (`jobs::watch_far`).
+/// Ticks with a step of a switch due, after which the link is lost. For each of two steps this end
+/// may wait for a program that has TCP bytes to read (`jobs::watch_far`).
 const STEP_TICKS: u8 = 6;
 
-/// A stream's ring here, for the peer.
+/// A stream and its ring at this end, as the peer must know them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offered {
     /// This end's number of the stream.
@@ -58,12 +57,12 @@ impl From<Berth> for Offered {
     }
 }
 
-/// One stream's places.
+/// The staging ring of a stream, and the pump's cursors.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
     pub(crate) staging: Place,
     pub(crate) staging_len: u32,
-    /// Where the pump has put the words that it writes.
+    /// Where the pump has last put the cursors that it writes.
     pub(crate) tail: u64,
     pub(crate) head: u64,
 }
@@ -71,7 +70,7 @@ pub struct Places {
 /// What the endpoint's inner lock guards.
 #[derive(Debug)]
 pub struct EndpointState {
-    // In the order in which they must go.
+    // Drop order: queue pairs, the connection, the completion queue, memory, its domain.
     pub(crate) lanes: Lanes,
     pub(crate) pair: Pair,
     pub(crate) id: Id,
@@ -80,28 +79,28 @@ pub struct EndpointState {
     pub(crate) slabs: Slabs,
     pub(crate) small: ControlMemory,
     pub(crate) domain: Domain,
-    /// What plays the far side of the streams' rings.
+    /// Plays the far side of the streams' rings.
     pub pump: Pump,
-    /// Messages that were posted and are complete.
+    /// Messages that are complete.
     pub complete: u64,
-    /// By this end's number: the ring that is lent to the peer.
+    /// The rings that are lent to the peer, by this end's number.
     pub(crate) lent: Vec<Option<Place>>,
-    /// And that in which what it is to get waits.
+    /// The rings in which bytes for the peer wait, by this end's number.
     pub(crate) staging: Vec<Option<Place>>,
     /// By this end's number.
     pub(crate) places: Vec<Option<Places>>,
     pub(crate) peer: Hello,
     pub(crate) immediate: bool,
-    /// A look has left the queue something to [settle](super::queue::Queue::settle).
+    /// A poll has left work to [`settle`](super::queue::Queue::settle).
     pub(crate) rest: bool,
-    /// Posted since a completion was asked for last.
+    /// Messages and bytes posted since the last signaled one.
     pub(crate) unmarked: usize,
     pub(crate) unmarked_bytes: usize,
     /// Completions asked for, and those that came.
     pub(crate) marks: u64,
     pub(crate) marked: u64,
-    /// When the next look is due, 0: none; at the last, what had been asked for and what had come;
-    /// looks in vain.
+    /// When the next tick is due, 0: none; at the last one, `marks` and `marked`; ticks in a row
+    /// without a completion.
     pub(crate) tick_ns: u64,
     pub(crate) looked: (u64, u64),
     pub(crate) stuck: u8,
@@ -118,11 +117,11 @@ impl EndpointState {
 
     pub(crate) fn receive(&self, slot: u64) -> Result<(), Errno> {
         let into = (!self.immediate).then(|| (self.small.said(slot), self.small.said.local_key()));
-        // SAFETY: the buffer lives as long as the queue pair.
+        // SAFETY: the buffer lives as long as the queue pair: `small` is dropped after `pair`.
         unsafe { self.pair.receive(slot, into) }
     }
 
-    /// Where an end of the arena has its ring of a stream, registered, and how long that is.
+    /// Registers the ring of a stream at one end of the arena. Returns its place and length.
     pub(crate) fn place(
         &mut self,
         link: &'static Link,
@@ -133,12 +132,12 @@ impl EndpointState {
         let arena = link.arena().ok_or(full)?;
         let lent = link.lent_for(stream).ok_or(full)?;
         let ring = arena.ring(link.side(), lent.at, lent.len).ok_or(full)?;
-        // SAFETY: the arena is unmapped after the end of the endpoint.
+        // SAFETY: the arena is unmapped only after the endpoint has ended, and dropped these slabs.
         let place = unsafe { self.slabs.place(&self.domain, ring, lent.at, for_what) }?;
         Ok((place, lent.len))
     }
 
-    /// Both ends have left the stream, or it never was: its rings are for others.
+    /// Both ends have left the stream, or it was never opened: frees its rings.
     pub(crate) fn give_back(&mut self, stream: u16) {
         let messages = [
             self.complete,
@@ -153,14 +152,14 @@ impl EndpointState {
         give_back(&mut self.staging);
     }
 
-    /// What the stream's record waited for may be complete, or read: then it is to be written.
+    /// If all that the stream's record waited for has come, the control thread must write it.
     pub(crate) fn note_record(&mut self, stream: u16) {
         if self.pump.record(stream).is_some() {
             self.notes.push_back(Note::Stream(stream));
         }
     }
 
-    /// A look is due: in how many ns the next is, if any.
+    /// A tick is due. Returns the ns until the next, if any.
     pub(crate) fn tick(&mut self, now: u64) -> Result<Option<u64>, Lost> {
         let (asked, came) = self.looked;
         self.stuck = if came == self.marked && asked > came {
@@ -177,7 +176,7 @@ impl EndpointState {
             return Err(Lost::Late);
         }
         if self.marks == self.marked && self.unmarked > 0 {
-            // Nothing tells whether these are complete.
+            // None of these was signaled, so nothing tells whether they complete.
             self.pump.probe();
         }
         self.looked = (self.marks, self.marked);
@@ -217,8 +216,8 @@ impl EndpointState {
             if posts.is_empty() && !fences {
                 return Ok(());
             }
-            // SAFETY: staging bytes stay until completed and credited, control slots until the
-            // peer's receive is back.
+            // SAFETY: bytes in staging rings stay until they are completed and credited, and
+            // control messages until the peer has reposted their receive.
             unsafe { self.pair.post(posts) }.map_err(|_| Lost::Device(0))?;
             if fences {
                 self.fence().map_err(|_| Lost::Device(0))?;
@@ -226,7 +225,7 @@ impl EndpointState {
         }
     }
 
-    /// A read that comes back when all that was posted before it has landed.
+    /// An RDMA READ, which completes after all earlier WRITEs have landed.
     pub(crate) fn proof(&self) -> Proof {
         Proof {
             into: self.small.sink(),
@@ -243,12 +242,11 @@ impl EndpointState {
             read: self.proof(),
             mark: FENCE,
         };
-        // SAFETY: the sink lives as long as the queue pair, and the peer has said that its slots
-        // may be read.
+        // SAFETY: the sink lives as long as the queue pair, and the peer lets its slots be read.
         unsafe { self.pair.write(&read) }
     }
 
-    /// Is there anything given to the device whose end it is to tell? Then the link's timer runs.
+    /// True if work requests are posted that must complete: the link's timer runs then.
     pub(crate) fn is_outstanding(&self) -> bool {
         self.pump.outstanding() + self.pump.direct_outstanding() != 0 || self.pump.is_fencing()
     }
@@ -272,11 +270,11 @@ impl EndpointState {
             }
             What::Control { slot, bytes } => {
                 let out = self.small.out(slot);
-                // SAFETY: inside the mapping; the message that was here is with the peer.
+                // SAFETY: `out` is in the mapping, and the peer has read the message that was
+                // there.
                 unsafe { out.write(bytes) };
                 let slot_at = u64::from(slot) * CONTROL_LEN as u64;
-                // The peer's word for where they are; what its key does not open, its device
-                // refuses.
+                // The peer's word for the address. Its device refuses what its key does not open.
                 let to = self.peer.place.wrapping_add(slot_at);
                 let from = (
                     out.cast_const().cast(),

@@ -1,9 +1,7 @@
-//! What of a completion queue goes where: an inbox per queue pair, and the list of those to be
-//! driven.
+//! Inboxes of a completion queue, one for each queue pair, and the list of those to be driven.
 //!
-//! What has come for one queue pair leaves its inbox in the order in which it came, and a number
-//! that nobody has entered gets nothing: what a queue pair that is gone has left there never
-//! reaches the next that has its number.
+//! Completions leave an inbox in the order in which they came. Those of a number without an inbox
+//! are dropped, so that none of a destroyed queue pair reaches a later one of that number.
 
 use sluice_fabric::verbs::queue::{News, Told};
 use std::collections::VecDeque;
@@ -13,9 +11,9 @@ struct Inbox<W> {
     number: u32,
     owner: W,
     news: VecDeque<News>,
-    /// Listed to be driven.
+    /// In the list of those to be driven.
     due: bool,
-    /// Wants nothing more.
+    /// Drops what comes.
     shut: bool,
 }
 
@@ -24,7 +22,7 @@ struct Inbox<W> {
 pub(crate) struct Inboxes<W> {
     /// By place.
     all: Vec<Option<Inbox<W>>>,
-    /// Numbers of queue pairs, in their order, and the places of their inboxes.
+    /// Numbers of queue pairs, sorted, and the places of their inboxes.
     places: Vec<(u32, usize)>,
     due: VecDeque<usize>,
 }
@@ -38,7 +36,7 @@ impl<W: Copy> Inboxes<W> {
         }
     }
 
-    /// An inbox for the queue pair of this number: its place; `None`: it has one.
+    /// Makes an inbox for the queue pair of this number. Returns its place; `None`: it has one.
     pub fn enter(&mut self, number: u32, owner: W) -> Option<usize> {
         let slot = self.places.binary_search_by_key(&number, |p| p.0).err()?;
         let at = self.all.iter().position(Option::is_none);
@@ -59,7 +57,7 @@ impl<W: Copy> Inboxes<W> {
         Some(at)
     }
 
-    /// The queue pair is gone.
+    /// Drops the inbox of a queue pair that is destroyed.
     pub fn leave(&mut self, at: usize) {
         let Some(inbox) = self.all.get_mut(at).and_then(Option::take) else {
             return;
@@ -68,7 +66,7 @@ impl<W: Copy> Inboxes<W> {
         self.due.retain(|due| *due != at);
     }
 
-    /// Nothing that comes from now on counts, nor what is still in the inbox.
+    /// Empties the inbox, and drops what comes from now on.
     pub fn shut(&mut self, at: usize) {
         if let Some(Some(inbox)) = self.all.get_mut(at) {
             inbox.shut = true;
@@ -76,7 +74,7 @@ impl<W: Copy> Inboxes<W> {
         }
     }
 
-    /// Something has come.
+    /// Puts a completion into the inbox of its queue pair.
     pub fn put(&mut self, told: Told) {
         let Ok(slot) = self.places.binary_search_by_key(&told.pair, |p| p.0) else {
             return;
@@ -94,7 +92,7 @@ impl<W: Copy> Inboxes<W> {
         }
     }
 
-    /// Takes what has come, the oldest first, as much as there is room for; how many.
+    /// Takes the oldest completions, as many as `into` has room for. Returns how many.
     pub fn take(&mut self, at: usize, into: &mut [News]) -> usize {
         let Some(Some(inbox)) = self.all.get_mut(at) else {
             return 0;
@@ -106,12 +104,12 @@ impl<W: Copy> Inboxes<W> {
         n
     }
 
-    /// Is anybody to be driven?
+    /// True if an endpoint must be driven.
     pub(crate) fn is_any_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// The endpoint to be driven next; no thread has driven it yet.
+    /// Takes the endpoint to be driven next out of the list.
     pub(crate) fn next_due(&mut self) -> Option<W> {
         let at = self.due.pop_front()?;
         let inbox = self.all.get_mut(at)?.as_mut()?;
@@ -119,7 +117,7 @@ impl<W: Copy> Inboxes<W> {
         Some(inbox.owner)
     }
 
-    /// All are to be driven.
+    /// Lists all endpoints.
     pub(crate) fn all_due(&mut self) {
         for (at, inbox) in self.all.iter_mut().enumerate() {
             if let Some(inbox) = inbox
@@ -175,7 +173,7 @@ mod tests {
         }
         assert!(boxes.is_any_due());
         assert_eq!(boxes.next_due(), Some('b'));
-        // What comes from now on it may have looked too early for.
+        // Listed again: the thread that drives it may have looked before this came.
         boxes.put(told(2, 9));
         assert_eq!(boxes.next_due(), Some('a'));
         assert_eq!(boxes.next_due(), Some('b'));

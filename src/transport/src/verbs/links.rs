@@ -1,16 +1,16 @@
-//! What a link to another host is asked for by threads that look at it, or sleep on it.
+//! What threads that look at a link to another host, or sleep on it, call.
 
 use super::endpoint::endpoint_of;
 use super::terms::Lost;
 use sluice_fabric::shm::Link;
 
-/// Does the link go to another host?
+/// True if the link leads to another host.
 #[inline]
 pub fn is_to_another_host(link: &Link) -> bool {
     link.keeper() != 0
 }
 
-/// The program has moved a word of stream `index`; false: no endpoint plays the other end.
+/// The program moved a cursor of stream `index`. False if no endpoint plays the other end.
 #[inline]
 pub fn moved(link: &Link, index: u32) -> bool {
     let Some(endpoint) = endpoint_of(link) else {
@@ -25,7 +25,7 @@ pub fn moved(link: &Link, index: u32) -> bool {
     true
 }
 
-/// The program has left stream `index`; false: no endpoint plays the other end.
+/// The program left stream `index`. False if no endpoint plays the other end.
 pub fn left(link: &Link, index: u32) -> bool {
     let Some(endpoint) = endpoint_of(link) else {
         return false;
@@ -34,7 +34,7 @@ pub fn left(link: &Link, index: u32) -> bool {
     true
 }
 
-/// Takes and gives all that can be, for a thread of the program that looks for news; false: no
+/// Drives the link's endpoint, for a thread of the program that looks for news. False if no
 /// endpoint plays the other end.
 #[inline]
 pub fn drive(link: &Link) -> bool {
@@ -45,9 +45,9 @@ pub fn drive(link: &Link) -> bool {
     true
 }
 
-/// Before a sleep on streams of the link: what comes by it from now on wakes waiters for
-/// [`bell`]. False: nothing comes, since a handler that interrupted this thread's own driving is to
-/// sleep.
+/// Before a sleep on streams of the link: its later news make the descriptor readable that [`bell`]
+/// watches. Returns false in a signal handler that interrupted this thread's own driving: nobody
+/// can drive the endpoint then, so news would not come.
 pub fn arm(link: &Link) -> bool {
     let endpoint = endpoint_of(link).filter(|_| !link.is_foreign());
     endpoint.is_none_or(|endpoint| {

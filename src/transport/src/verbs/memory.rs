@@ -1,5 +1,5 @@
-//! What of a link's arena the device may reach: slabs in which rings are lent, registered when the
-//! first ring in them is.
+//! Registered parts of a link's arena. A slab of it is registered with the first ring that is lent
+//! there.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use sluice_fabric::ring::Ring;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::device::{Domain, Region};
 
-/// A region is registered in pieces of this length; a larger ring by itself.
+/// Length of a slab. A ring that is larger is registered by itself.
 const SLAB: usize = 256 << 10;
 
-/// What the peer, or the device alone, may do with a slab.
+/// What a slab is registered for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// The peer writes there.
@@ -25,30 +25,30 @@ struct Slab {
     len: usize,
     for_what: Use,
     region: Region,
-    /// Rings of streams that lie in it.
+    /// Rings of streams in the slab.
     rings: u32,
-    /// Of the link's messages, how many must be complete before it may go: those may still be sent
-    /// from it again.
+    /// How many of the link's messages must be complete before the slab is deregistered: until then
+    /// one may be retransmitted from it.
     until: u64,
     _share: Share,
 }
 
-/// Slabs without a ring that stay registered, for the next streams.
+/// Slabs without a ring that stay registered, for later streams.
 const SPARE: usize = 4;
 
 /// Bytes that all links of this process have registered.
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
 
-/// A part of what may be.
+/// A part of [`REGISTERED`], in bytes.
 #[derive(Debug)]
 struct Share(u64);
 
 impl Share {
-    /// Half of what may be locked, for all links: the rest is the program's.
+    /// Counts `len` bytes. All links together get half of RLIMIT_MEMLOCK.
     fn take(len: usize) -> Result<Self, Errno> {
         let share = Self(len as u64);
         let all = REGISTERED.fetch_add(share.0, Ordering::Relaxed) + share.0;
-        // Dropped where it is too much.
+        // On the error, the drop of `share` uncounts them.
         if all > sys::lockable() / 2 {
             return Err(libc::ENOMEM);
         }
@@ -62,12 +62,12 @@ impl Drop for Share {
     }
 }
 
-/// Room for so many bytes of the program's, until [`give`]; false: there is none.
+/// Counts `len` bytes of the program's memory until [`give`]. Returns false if that is too much.
 pub fn take(len: usize) -> bool {
     Share::take(len).map(core::mem::forget).is_ok()
 }
 
-/// See [`take`].
+/// Uncounts what [`take`] has counted.
 pub fn give(len: usize) {
     drop(Share(len as u64));
 }
@@ -76,33 +76,33 @@ pub fn give(len: usize) {
 #[derive(Debug, Default)]
 pub struct Slabs {
     all: Vec<Slab>,
-    /// Some without a ring, more than [`SPARE`], stay for messages that are not complete.
+    /// More than [`SPARE`] slabs without a ring are registered: some have incomplete messages.
     late: bool,
 }
 
-/// Where a ring lies, for work requests.
+/// The address and the keys of a ring, for work requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// Its first byte.
     pub at: *mut u8,
-    /// For requests of this end.
+    /// The local key, for work requests of this end.
     pub local_key: u32,
-    /// For those of the peer.
+    /// The remote key, for work requests of the peer.
     pub remote_key: u32,
-    /// What the peer calls its first byte.
+    /// The address of the first byte in work requests of the peer.
     pub remote: u64,
 }
 
-// SAFETY: an address; the words of the stream decide which end reads and writes there.
+// SAFETY: an address; the cursors of the stream decide which end reads and writes there.
 unsafe impl Send for Place {}
 
 impl Slabs {
-    /// The place of a ring, which lies at `at` in its arena, registered with its slab if that is
-    /// not yet.
+    /// Returns the place of a ring that lies at `at_arena` in its arena. Registers its slab first,
+    /// if that is not registered.
     ///
     /// # Safety
-    /// The arena of the ring, in which two regions begin and end on multiples of the slab, stays
-    /// mapped as long as these slabs are.
+    /// The arena of the ring stays mapped as long as these slabs exist, and its two regions begin
+    /// and end on multiples of the slab.
     ///
     /// # Errors
     /// The device's; ENOMEM beyond RLIMIT_MEMLOCK.
@@ -132,7 +132,8 @@ impl Slabs {
         let from = first - before;
         let base = ptr::with_exposed_provenance_mut::<u8>(from);
         let share = Share::take(whole)?;
-        // SAFETY: the caller's word; both kinds are parts of a region that one side lends from.
+        // SAFETY: whole slabs around the ring lie in its region, mapped by this function's
+        // contract.
         let region = unsafe {
             match for_what {
                 Use::Lent => domain.lend(base, whole),
@@ -153,11 +154,11 @@ impl Slabs {
         Ok(place)
     }
 
-    /// A ring that was placed is no stream's any more: neither end writes to it, or reads from it,
-    /// and of the link's messages only those before the `posted`th may still be sent from it again.
-    /// `complete` are.
+    /// Gives back a ring that was placed, when neither end reads or writes it any more. Of the
+    /// link's messages `complete` are complete; those from there to the `posted`th may be
+    /// retransmitted from it.
     pub fn give_back(&mut self, place: Place, [complete, posted]: [u64; 2]) {
-        // By its key: others may hold the same bytes.
+        // By the key: several slabs may contain the same bytes.
         let holds = |slab: &&mut Slab| slab.region.local_key() == place.local_key;
         if let Some(slab) = self.all.iter_mut().find(holds) {
             slab.rings = slab.rings.saturating_sub(1);
@@ -166,7 +167,7 @@ impl Slabs {
         self.trim(complete);
     }
 
-    /// So many of the link's messages are complete now.
+    /// `complete` of the link's messages are complete now.
     #[inline]
     pub fn completed(&mut self, complete: u64) {
         if self.late {
@@ -174,7 +175,7 @@ impl Slabs {
         }
     }
 
-    /// Of the slabs without a ring all but [`SPARE`] go that may.
+    /// Deregisters slabs without a ring or an incomplete message, all but [`SPARE`].
     fn trim(&mut self, complete: u64) {
         let mut more = self.all.iter().filter(|slab| slab.rings == 0).count();
         self.all.retain(|slab| {
@@ -186,9 +187,9 @@ impl Slabs {
     }
 }
 
-/// What is registered for a ring of `len` bytes at `at` of its arena: from so many bytes before it
-/// on, so many. The arena itself begins on any page, and rings of several lengths lie after each
-/// other: a small one may lie across two slabs.
+/// What is registered for a ring of `len` bytes at `at` of its arena: the number of bytes before
+/// the ring, and the length of all. Rings of several lengths lie one after the other on pages, so a
+/// small one may lie across two slabs.
 fn span(at: usize, len: usize) -> (usize, usize) {
     if len >= SLAB {
         return (0, len);
@@ -206,7 +207,7 @@ mod tests {
         const K: usize = 1 << 10;
         assert_eq!(span(512 * K, 32 * K), (0, SLAB));
         assert_eq!(span(736 * K, 32 * K), (224 * K, SLAB));
-        // After a smaller one.
+        // A larger ring after a smaller one lies across two slabs.
         assert_eq!(span(672 * K, 128 * K), (160 * K, 2 * SLAB));
         assert_eq!(span(544 * K, 256 * K), (0, 256 * K));
     }

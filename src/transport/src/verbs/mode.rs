@@ -3,14 +3,14 @@
 use sluice_runtime::config::{Config, Mode, config};
 use sluice_stream as stream;
 
-/// From how many bytes on direct transfers are made in [`Mode::Dynamic`]; `None`: not at all,
-/// unless the user has said a length. Why: `docs/decisions/011-direct-between-hosts.md`.
+/// Least length of a direct transfer in [`Mode::Dynamic`]. `None` unless the user has set one: then
+/// no direct transfers are made. Why: `docs/decisions/011-direct-between-hosts.md`.
 fn said() -> Option<u32> {
     let default = Config::DEFAULT.direct_min;
     config().direct_min.filter(|least| Some(*least) != default)
 }
 
-/// Which transfers this process makes between hosts.
+/// The mode of transfers between hosts.
 pub fn mode() -> stream::Mode {
     if !sluice_runtime::thread::hears_of_jumps() {
         return stream::Mode::Indirect;
@@ -22,7 +22,7 @@ pub fn mode() -> stream::Mode {
     }
 }
 
-/// Bytes from which on a buffer is lent.
+/// Least length of a buffer that is advertised or offered for a direct transfer.
 pub fn least() -> u32 {
     match config().mode {
         Mode::Direct => 1,
@@ -31,7 +31,7 @@ pub fn least() -> u32 {
     }
 }
 
-/// Does this process make direct transfers between hosts?
+/// True if this process makes direct transfers between hosts.
 pub fn is_on() -> bool {
     mode() != stream::Mode::Indirect
 }

@@ -1,37 +1,38 @@
-//! The completion queue that all links of a device share, with the one descriptor that tells of
-//! news.
+//! The completion queue that all links of a device share, and its one descriptor.
 //!
-//! A thread that polls it gets what has come for any link. News of the endpoint that is being
-//! driven are dealt with at once; others go to their endpoints' inboxes, and the same thread drives
-//! those endpoints when it is through with its own. So one look finds the news of all, and a
-//! sleeper hears of its own by the thread that looks first.
+//! A thread that polls the queue gets completions of all its links. It handles those of the
+//! endpoint that it drives at once, and puts others into their endpoints' inboxes. When it is
+//! through with its own endpoint, it drives those. So one poll finds everybody's news, and sleepers
+//! hear of theirs from the thread that polled first.
 //!
-//! Locks: an endpoint's inner, then the queue's, a leaf. It is held for a look, never while an
-//! endpoint is driven, and no thread holds the inner locks of two endpoints. A thread that takes
-//! news of an endpoint holds its inner lock until they are dealt with: they keep their order.
+//! Locks: an endpoint's inner lock, then the queue's, which is a leaf. The queue's lock is held for
+//! a poll, never while an endpoint is driven, and no thread holds the inner locks of two endpoints.
+//! A thread that takes completions of an endpoint holds its inner lock until they are handled, so
+//! they keep their order.
 //!
 //! No wake-up is lost (S: the sleeper, P: the poller; `[ ]`: under the queue's lock):
 //!
 //! ```text
-//!   S: announces                       P: [polls; something came: no longer armed]
-//!      [lists its endpoint as keen, arms]     drives the endpoints that it came for
-//!      polls once more                    [not armed, and a keen endpoint: arms]
+//!   S: announces its sleep             P: [polls; something came: no longer armed]
+//!      [lists its endpoint, arms]         drives the endpoints that have completions
+//!      polls once more                    [not armed, and a listed endpoint wants news: arms]
 //!      sleeps                             polls once more, drives
 //! ```
 //!
-//! If P's poll comes before S arms, S's own look finds the rest, and what comes later is told by
-//! the descriptor. If it comes after, the endpoint is listed and S has announced, unless news woke
-//! it: P arms for it. An endpoint leaves the list only when it is looked at under the lock and is
-//! not keen: S lists it after announcing, so a thread that looks later sees it asleep.
+//! If P polls before S arms, S's own poll finds the rest, and the descriptor tells of later
+//! completions. If P polls after S arms, the endpoint is listed and S is announced (unless news
+//! woke it), so P arms for it. An endpoint leaves the list only if it wants none when looked at
+//! under the lock. S lists it after its announcement, so a thread that looks at it later sees S
+//! asleep.
 //!
-//! An endpoint that no thread sleeps for and none has slept for ([`Keen::Unless`]) is the control
-//! thread's to look after, but not while threads of the program look by themselves: then to arm for
-//! each message would wake it for nothing. So P does not arm for such an endpoint, and has the
-//! control thread see, after [`LEASE_NS`], whether a thread has looked since. If nobody has, it
-//! arms and looks itself. To arm for a sleeper ends that: P finds the queue not armed, and looks
-//! which endpoints are keen.
+//! An endpoint for which no thread sleeps, or has ever slept ([`Interest::IfUnpolled`]), is the
+//! control thread's to drive, but not while threads of the program poll: arming for each message
+//! would wake the control thread for nothing. For such an endpoint P does not arm, but begins a
+//! *lease*: after [`LEASE_NS`] the control thread looks whether any thread has polled since. If
+//! none has, the control thread arms and polls itself. Arming for a sleeper ends the lease: P finds
+//! the queue not armed, and looks which endpoints want news.
 //!
-//! The memory of a `Queue` is one for the life of the process.
+//! The memory of a `Queue` stays a `Queue` for the life of the process.
 
 use super::endpoint::{Endpoint, endpoint_of};
 use super::inbox::Inboxes;
@@ -48,43 +49,43 @@ use sluice_fabric::verbs::queue::{Completions, News, Pair, Shape, Told};
 use sluice_runtime::{control_thread, own_fds};
 use std::sync::Arc;
 
-/// Links for which there is room at first; so many times as much when it is used up, or in the next
-/// queue of a device that cannot make room.
+/// Links that a queue has room for at first; the factor by which it grows when full; and that for
+/// the next queue of a device that cannot resize one.
 const LINKS: u32 = 2;
 const GROWTH: u32 = 4;
 const GROWTH_NEXT: u32 = 16;
 
-/// For how long the control thread leaves a queue to the threads of the program that look at it, at
-/// a time: so long at first, and twice as long each time that it finds they did, so many times.
+/// Length of a lease, for which the control thread leaves a queue to the threads of the program;
+/// and how often it is doubled, each time because they polled.
 const LEASE_NS: u64 = 10_000_000;
 const LEASE_DOUBLINGS: u32 = 2;
 
-/// A lease is wanted, and the control thread may not know it.
+/// A lease is wanted, and the control thread may not have been told.
 const WANTED: u64 = 1;
-/// It was told, and has not begun it.
+/// The control thread was told of the lease, and has not begun it.
 const TOLD: u64 = 2;
 
-/// Is the descriptor to tell of what comes next for an endpoint?
+/// Whether the descriptor must tell of an endpoint's next completion; in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Keen {
-    No,
-    /// Unless threads of the program look.
-    Unless,
-    Yes,
+pub(crate) enum Interest {
+    None,
+    /// Unless threads of the program poll.
+    IfUnpolled,
+    Always,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Queue {
     inner: Guarded<Option<Held>>,
-    /// A thread of the program has looked since the control thread last asked.
+    /// A thread of the program has polled since the control thread last asked.
     looked: AtomicBool,
-    /// When the control thread asks again (`sys::now_ns`); 0: it need not; [`WANTED`] or [`TOLD`]:
-    /// it has not seen yet that it is to.
+    /// When the lease ends (`sys::now_ns`); 0: there is none; [`WANTED`] or [`TOLD`]: the control
+    /// thread has not begun it yet.
     lease_ends: AtomicU64,
-    /// A handler wanted to look while this thread's own look went on.
+    /// A signal handler wanted to poll while this thread held the lock.
     again: AtomicBool,
-    /// Of its descriptor; -1: not in use.
+    /// The descriptor; -1: the queue is not in use.
     fd: AtomicI32,
     next: AtomicPtr<Queue>,
 }
@@ -93,71 +94,71 @@ pub struct Queue {
 struct Held {
     completions: Arc<Completions>,
     device: Device,
-    /// Works no more.
+    /// The completion queue has failed.
     broken: bool,
-    /// The next completion makes the descriptor readable, or it was made so; so many events may be
-    /// in it.
+    /// The next completion makes the descriptor readable, or one has already; and how many earlier
+    /// events may be in the descriptor.
     armed: bool,
     events: u32,
-    /// It is not armed for the sake of endpoints that are keen only if nobody looks.
+    /// Not armed, for a lease: no listed endpoint's interest is [`Interest::Always`].
     leased: bool,
-    /// So many times the lease was made twice as long.
+    /// How many times the lease was doubled.
     doublings: u32,
-    /// Links that it has room for, and that have a share.
+    /// Links that the queue has room for, and links that have a share.
     room: u32,
     links: u32,
     inboxes: Inboxes<&'static Endpoint>,
-    /// Wires for which somebody may sleep, or the control thread is to hear.
-    keen: Vec<&'static Endpoint>,
+    /// Endpoints for which a thread may sleep, or of which the control thread may have to hear.
+    interested: Vec<&'static Endpoint>,
 }
 
-/// What a look has brought.
+/// The result of [`Queue::take`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
-    /// News of the endpoint's own.
+    /// Completions of the endpoint itself.
     pub count: usize,
-    /// Look again when these are dealt with.
+    /// There may be more: take again after handling these.
     pub more: bool,
-    /// [`Queue::settle`] has something to do then.
+    /// The caller must call [`Queue::settle`] after it.
     pub rest: bool,
-    /// No queue pair of the queue works any more.
+    /// The completion queue has failed, and all its queue pairs with it.
     pub broken: bool,
 }
 
 static FIRST: AtomicPtr<Queue> = AtomicPtr::new(ptr::null_mut());
 
-/// All queues that ever were.
+/// All queues ever made.
 fn all() -> impl Iterator<Item = &'static Queue> {
-    // SAFETY: null, or leaked.
+    // SAFETY: null, or a queue that `spare` has leaked.
     let at = |cell: &AtomicPtr<Queue>| unsafe { cell.load(Ordering::Acquire).as_ref() };
     core::iter::successors(at(&FIRST), move |queue| at(&queue.next))
 }
 
-/// Takes what has come by any device, and drives the endpoints that it came for.
+/// Polls all devices, and drives the endpoints that have completions.
 pub fn drive_all() {
     all().filter(|q| q.is_used()).for_each(Queue::drive);
 }
 
-/// A descriptor of the library's for links to other hosts: what `hosts::on_event` is told of it.
+/// Watches a descriptor for links to other hosts: `hosts::on_event` gets `what`.
 pub fn watch(fd: i32, what: u64, events: u32) {
     let data = control_thread::REMOTE | what & !control_thread::KINDS;
     let _ = control_thread::add(fd, events, data);
 }
 
-/// Before a sleep on streams of these links, of which some may be within this host: what comes by
-/// them wakes waiters for [`bell`]. Then as [`drive_all`].
+/// Before a sleep on streams of these links, of which some may be within this host: later news wake
+/// waiters that use [`bell`]. Then polls as [`drive_all`] does.
 pub fn arm_all(links: impl Iterator<Item = &'static Link>) {
     let own = links.filter(|link| !link.is_foreign());
     arm_endpoints(own.filter_map(endpoint_of));
 }
 
-/// How a queue's descriptor is watched.
+/// Events of a queue's descriptor. Exclusive: one waiter wakes, and drives for all.
 pub const BELL: u32 = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLEXCLUSIVE) as u32;
-/// What the control thread is told then.
+/// `what` of a queue's descriptor, for [`watch`].
 pub const QUEUE: u64 = 2;
 
-/// A set of the program's threads is to hear of what comes by the link: of several that sleep one
-/// is woken, and drives all links for all. The control thread is the last.
+/// Adds the descriptor of the link's queue to a set of the program's threads. Of several sleeping
+/// threads one is woken, and drives all links; the control thread is the last in turn.
 pub fn bell(link: &Link, set: i32, data: u64) {
     let Some(endpoint) = endpoint_of(link).filter(|_| !link.is_foreign()) else {
         return;
@@ -195,21 +196,21 @@ fn arm_endpoints(endpoints: impl Iterator<Item = &'static Endpoint>) {
     drive_all();
 }
 
-/// Other processes wait on this set, too: they could not drive what it is woken for.
+/// Takes queues out of a set on which other processes wait, too, and could not drive.
 pub fn unbell(set: i32) {
     for queue in all() {
         if let Some(fd) = queue.descriptor()
             && sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok()
         {
-            // One of them may have been.
+            // One of them may have been woken in place of a thread of this process.
             queue.drive();
         }
     }
 }
 
-/// By the control thread: begins leases; queues that it had left to the threads of the program, and
-/// that none has looked at since, are its own again. It has just looked at all of them. In how many
-/// ns to ask again.
+/// By the control thread, just after it has polled all queues: begins leases that are wanted, and
+/// takes back queues that no thread of the program has polled during theirs. Returns the ns until
+/// the next lease ends.
 pub fn see_to_leases(now: u64) -> Option<u64> {
     all().for_each(|queue| queue.see_to_lease(now));
     let ends = |queue: &Queue| Some(queue.lease_ends.load(Ordering::SeqCst)).filter(|at| *at != 0);
@@ -219,15 +220,15 @@ pub fn see_to_leases(now: u64) -> Option<u64> {
         .map(|at| at.saturating_sub(now))
 }
 
-/// The device has told that the queue at this address works no more: no other link is to use it.
+/// The device reports that the queue at this address has failed: no new link may use it.
 pub fn condemn(address: usize) {
     for queue in all() {
         queue.with(|held| held.broken |= held.completions.address() == address);
     }
 }
 
-/// In the child of a fork: the queues are the parent's. No lock is taken, since its holder may not
-/// exist here.
+/// In the child of a fork: closes the parent's queues. Takes no lock, since the thread that holds
+/// it may not exist here.
 pub fn after_fork() {
     for queue in all() {
         let fd = queue.fd.swap(-1, Ordering::Relaxed);
@@ -253,22 +254,22 @@ impl Queue {
         self.fd.load(Ordering::Relaxed) >= 0
     }
 
-    /// Readable after [`arm`](Self::arm) when there is something to drive.
+    /// After [`arm`](Self::arm): readable when there is something to drive.
     pub fn descriptor(&self) -> Option<i32> {
         Some(self.fd.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Held) -> R) -> Option<R> {
         let Some(mut guard) = self.inner.lock() else {
-            // This thread's own look, in a handler: it looks again when it is through.
+            // A handler that interrupted this thread's own poll, which polls again afterwards.
             self.again.store(true, Ordering::SeqCst);
             return None;
         };
         guard.as_mut().map(f)
     }
 
-    /// By whom holds the endpoint's inner lock: what has come for it, from its inbox, or else from
-    /// the device if it `polls`.
+    /// Takes completions from the inbox of an endpoint; if it is empty and `polls`, from the
+    /// device. The caller holds the endpoint's inner lock.
     pub fn take(&self, share: &Share, into: &mut [News; BATCH], polls: bool) -> Taken {
         if polls {
             self.is_looked_at();
@@ -302,12 +303,12 @@ impl Queue {
         taken
     }
 
-    /// Did a handler want to look during a look?
+    /// True if a handler wanted to poll during a poll.
     fn was_wanted(&self) -> bool {
         self.again.load(Ordering::Relaxed) && self.again.swap(false, Ordering::SeqCst)
     }
 
-    /// Takes what has come for any endpoint, and drives those.
+    /// Polls for all endpoints, and drives those that have completions.
     fn drive(&self) {
         self.is_looked_at();
         loop {
@@ -327,32 +328,31 @@ impl Queue {
         }
     }
 
-    /// After a look, when no lock of an endpoint is held: drives the endpoints that something came
-    /// for, and sees to it that waiters hear of what comes next.
+    /// After a poll, when no endpoint's lock is held: drives the endpoints that have completions,
+    /// and arms or begins a lease, so that waiters hear of later ones.
     pub fn settle(&self) {
         self.hand_out();
-        let look = |held: &mut Held| match held.keenest() {
-            Keen::Yes => (held.arm(), false),
-            Keen::Unless if self.is_left_to_program() => (false, true),
-            Keen::Unless => (held.arm(), false),
-            Keen::No => (false, false),
+        let look = |held: &mut Held| match held.strongest_interest() {
+            Interest::Always => (held.arm(), false),
+            Interest::IfUnpolled if self.is_left_to_program() => (false, true),
+            Interest::IfUnpolled => (held.arm(), false),
+            Interest::None => (false, false),
         };
         let (mut armed, lease) = self.with(look).unwrap_or_default();
         if lease {
-            // In this order, and not under the lock: a handler may jump out of here.
+            // Not under the lock, and before `leased` is set: a handler may `longjmp` out of here.
             self.begin_lease();
-            // A thread that has listed an endpoint since arms, or settles.
+            // A thread that listed an endpoint meanwhile arms the queue, or settles.
             let begun = self.with(|held| {
                 let runs = self.lease_ends.load(Ordering::SeqCst) != 0;
                 held.leased |= runs && !held.armed;
-                // One that is over already is not asked about.
+                // The lease is over already: no question follows, so the queue must be armed.
                 !runs && held.arm()
             });
             armed = begun.unwrap_or(false);
         }
         if armed {
-            // What came before does not tell by itself. Of what came since, the descriptor has
-            // told.
+            // Completions from before the arming raise no event; later ones do.
             let mut more = true;
             while more {
                 let look = |held: &mut Held| held.poll(|told, inboxes| inboxes.put(told));
@@ -365,7 +365,7 @@ impl Queue {
         }
     }
 
-    /// By a thread that is about to look.
+    /// Called by a thread that is about to poll.
     #[inline]
     fn is_looked_at(&self) {
         if !self.looked.load(Ordering::Relaxed) && !control_thread::is_own_thread() {
@@ -373,24 +373,24 @@ impl Queue {
         }
     }
 
-    /// Do threads of the program look, or is it one that asks?
+    /// True if threads of the program poll: the calling thread is one, or one did of late.
     fn is_left_to_program(&self) -> bool {
         if !control_thread::is_own_thread() {
             return true;
         }
-        // The lease that runs asks for itself.
+        // A lease is running, and its end resets the flag.
         if self.lease_ends.load(Ordering::SeqCst) > TOLD {
             return self.looked.load(Ordering::Relaxed);
         }
         self.looked.swap(false, Ordering::Relaxed)
     }
 
-    /// The control thread is to ask in a while whether anybody looks.
+    /// Has the control thread ask, after a while, whether any thread has polled.
     fn begin_lease(&self) {
-        // A handler may have jumped out of here before it told.
+        // At `WANTED` a handler may have jumped out of here before the poke.
         if self.lease_ends.load(Ordering::SeqCst) <= WANTED {
             self.lease_ends.store(WANTED, Ordering::SeqCst);
-            // That thread itself asks for the next before it sleeps.
+            // The control thread looks at leases anyway before it sleeps.
             if !control_thread::is_own_thread() {
                 control_thread::poke();
             }
@@ -400,7 +400,7 @@ impl Queue {
         }
     }
 
-    /// By the control thread: begins the lease that was wanted, and ends the one that is over.
+    /// By the control thread: begins the lease that is wanted, or ends the one that is over.
     fn see_to_lease(&self, now: u64) {
         match self.lease_ends.load(Ordering::SeqCst) {
             0 => {}
@@ -411,13 +411,13 @@ impl Queue {
     }
 
     fn end_lease(&self, now: u64) {
-        // First: what is not used any more has no lease, and one that is wanted from now on is not
-        // this one.
+        // First: a queue that is no longer in use needs no lease, and a lease that is wanted from
+        // now on is another one.
         self.lease_ends.store(0, Ordering::SeqCst);
         let looked = self.looked.swap(false, Ordering::Relaxed);
         let goes_on = self.with(|held| {
-            // Not if it tells by itself. If an endpoint was listed since, the thread that listed it
-            // sees to that.
+            // Not if the queue is armed. If an endpoint was listed meanwhile, the thread that
+            // listed it arms the queue, or settles.
             let goes_on = looked && !held.armed;
             held.leased &= goes_on;
             if goes_on {
@@ -440,7 +440,7 @@ impl Queue {
         }
     }
 
-    /// For a thread that waits on the endpoint, or will: a look must follow.
+    /// For a thread that waits on the endpoint, or will. A poll must follow.
     pub fn arm(&self, endpoint: &'static Endpoint) {
         self.with(|held| {
             held.list(self, endpoint);
@@ -448,17 +448,17 @@ impl Queue {
         });
     }
 
-    /// The control thread, or a sleeper, may want to hear of the endpoint's news:
-    /// [`settle`](Self::settle) decides.
+    /// Lists the endpoint, since the control thread or a sleeper may want to hear of its
+    /// completions. [`settle`](Self::settle) decides.
     pub fn list(&self, endpoint: &'static Endpoint) {
         self.with(|held| held.list(self, endpoint));
     }
 
-    /// Events that nobody needs any more are taken out of the descriptor: it is readable only for
-    /// new ones, of which its waiters still hear. A look must follow.
+    /// Takes events out of the descriptor, so that only new completions make it readable; its
+    /// waiters still hear of those. A poll must follow.
     pub fn drain_events(&self) {
         self.with(|held| {
-            // Nor does what they told of tell again.
+            // Nor may the events that are taken here be counted as still to be taken.
             let was_armed = core::mem::take(&mut held.armed);
             let is_awaited = core::mem::take(&mut held.events) != 0 || was_armed;
             while held.completions.take_event().is_ok() {}
@@ -470,7 +470,7 @@ impl Queue {
 }
 
 impl Held {
-    /// One look at the device: `f` is told what came, in order. Is there more?
+    /// Polls the device once: `f` gets the completions in order. Returns true if there may be more.
     fn poll(&mut self, mut f: impl FnMut(Told, &mut Inboxes<&'static Endpoint>)) -> bool {
         let nothing = Told {
             pair: 0,
@@ -491,7 +491,7 @@ impl Held {
         count == BATCH
     }
 
-    /// Works no more: all endpoints are to see it.
+    /// The completion queue has failed: all endpoints must be driven to see it.
     fn fail(&mut self) {
         if !core::mem::replace(&mut self.broken, true) {
             self.inboxes.all_due();
@@ -499,50 +499,50 @@ impl Held {
     }
 
     fn is_any_rest(&self) -> bool {
-        self.inboxes.is_any_due() || !self.armed && !self.leased && !self.keen.is_empty()
+        self.inboxes.is_any_due() || !self.armed && !self.leased && !self.interested.is_empty()
     }
 
     fn list(&mut self, queue: &Queue, endpoint: &'static Endpoint) {
-        // Whatever it was left unarmed for, this may be more.
+        // The lease was for endpoints of less interest, perhaps.
         self.leased = false;
-        // Not one that has left meanwhile.
+        // Not if the endpoint has left the queue meanwhile.
         if endpoint.queue().is_some_and(|own| ptr::eq(own, queue))
             && !endpoint.listed.swap(true, Ordering::SeqCst)
         {
-            self.keen.push(endpoint);
+            self.interested.push(endpoint);
         }
     }
 
-    /// Is anybody to hear of what comes next? Looks at endpoints until one is keen without
-    /// conditions; those that are not keen at all leave the list.
-    fn keenest(&mut self) -> Keen {
-        let mut keenest = Keen::No;
-        let mut at = self.keen.len();
-        while at > 0 && keenest < Keen::Yes {
+    /// The strongest interest of a listed endpoint. Endpoints without interest leave the list. The
+    /// search stops at the first with [`Interest::Always`].
+    fn strongest_interest(&mut self) -> Interest {
+        let mut strongest = Interest::None;
+        let mut at = self.interested.len();
+        while at > 0 && strongest < Interest::Always {
             at -= 1;
-            let Some(endpoint) = self.keen.get(at) else {
+            let Some(endpoint) = self.interested.get(at) else {
                 break;
             };
-            // A thread that finds it listed before this has said before why.
+            // Cleared before the look: a thread that finds it set has changed what `interest` sees.
             endpoint.listed.store(false, Ordering::SeqCst);
-            let keen = endpoint.keen();
-            if keen == Keen::No {
-                self.keen.swap_remove(at);
+            let interest = endpoint.interest();
+            if interest == Interest::None {
+                self.interested.swap_remove(at);
             } else {
                 endpoint.listed.store(true, Ordering::SeqCst);
-                keenest = keenest.max(keen);
+                strongest = strongest.max(interest);
             }
         }
-        keenest
+        strongest
     }
 
-    /// The next completion is to tell; false: it does already.
+    /// Makes the next completion raise an event. Returns false if it will already.
     fn arm(&mut self) -> bool {
         if self.broken || core::mem::replace(&mut self.armed, true) {
             return false;
         }
         self.leased = false;
-        // One for each time that it was armed before.
+        // One event for each earlier arming.
         while self.events > 0 {
             self.events -= 1;
             let _ = self.completions.take_event();
@@ -553,7 +553,7 @@ impl Held {
         true
     }
 
-    /// Room for one more link, made if need be.
+    /// Makes room for one more link, if there is none. Returns false if it cannot.
     fn make_room(&mut self) -> bool {
         if self.broken {
             return false;
@@ -569,22 +569,22 @@ impl Held {
     }
 }
 
-/// A link's part of a queue: room for all its completions, and an inbox. Dropped when its queue
-/// pair is gone.
+/// A queue pair's part of a queue: room for all its completions, and an inbox. Dropped after the
+/// queue pair.
 #[derive(Debug)]
 pub struct Share {
     pub(crate) queue: &'static Queue,
     completions: Arc<Completions>,
     number: u32,
     at: usize,
-    /// Whose it is, once it was entered.
+    /// The owner, after [`enter`](Self::enter).
     endpoint: Option<&'static Endpoint>,
-    /// Of an endpoint that has another.
+    /// The owner has another share, which keeps it listed.
     second: bool,
 }
 
 impl Share {
-    /// Room for one more link of the device, in a queue that it has or a new one.
+    /// Room for one more link of the device, in one of its queues or in a new one.
     ///
     /// # Errors
     /// ENOBUFS: the device has no queue of that length; its own.
@@ -635,7 +635,7 @@ impl Share {
         Ok(share)
     }
 
-    /// In a new queue with room for so many links, or as many as the device allows.
+    /// Room in a new queue, made for `links` links or as many as the device allows.
     fn new(device: Device, links: u32) -> Result<Self, Errno> {
         let most = device.limits.completions;
         let len = (links * NEED).min(most);
@@ -657,7 +657,7 @@ impl Share {
             room: completions.room().min(most) / NEED,
             links: 1,
             inboxes: Inboxes::new(),
-            keen: Vec::new(),
+            interested: Vec::new(),
             completions: completions.clone(),
         };
         let queue = spare();
@@ -670,12 +670,12 @@ impl Share {
         Ok(Self::at(queue, completions))
     }
 
-    /// By which the device names the queue.
+    /// The address by which the device names the completion queue.
     pub fn address(&self) -> usize {
         self.completions.address()
     }
 
-    /// The queue pair of an id.
+    /// Makes the queue pair of an id.
     ///
     /// # Errors
     /// As [`Id::pair`].
@@ -683,8 +683,8 @@ impl Share {
         id.pair(domain, &self.completions, shape)
     }
 
-    /// The endpoint's queue pair has this number, and nothing was posted to it yet. What others of
-    /// that number have left there is taken out first.
+    /// Makes the inbox of the endpoint's queue pair of this number, before anything is posted
+    /// there. Polls first, so that completions of an earlier queue pair of that number are gone.
     ///
     /// # Errors
     /// EBUSY: there is one of that number.
@@ -700,7 +700,7 @@ impl Share {
         Ok(())
     }
 
-    /// The endpoint is lost: what comes from now on does not count.
+    /// The endpoint is lost: drops its completions from now on.
     pub fn shut(&self) {
         self.queue.with(|held| held.inboxes.shut(self.at));
     }
@@ -716,7 +716,7 @@ impl Drop for Share {
             held.inboxes.leave(self.at);
         }
         if let Some(endpoint) = self.endpoint.filter(|_| !self.second) {
-            held.keen.retain(|keen| !ptr::eq(*keen, endpoint));
+            held.interested.retain(|other| !ptr::eq(*other, endpoint));
             endpoint.set_queue(None);
             endpoint.listed.store(false, Ordering::SeqCst);
         }
@@ -728,8 +728,8 @@ impl Drop for Share {
             self.queue.fd.store(-1, Ordering::Relaxed);
             own_fds::forget(fd);
         }
-        // What is left of it goes with this share: that waits for the kernel, and is not done under
-        // the lock.
+        // The last owner destroys the completion queue with its share: that waits for the kernel,
+        // so it is done after the unlock.
         drop(guard);
         drop(over);
     }

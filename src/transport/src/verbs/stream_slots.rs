@@ -1,4 +1,4 @@
-//! Streams of an endpoint: how they are given out, opened, refused and left.
+//! Streams of an endpoint: given out, opened, refused and left.
 
 use super::endpoint::Endpoint;
 use super::endpoint_state::{EndpointState, Offered, Places};
@@ -14,7 +14,7 @@ use sluice_stream::receiver::CREDIT_MAX;
 use sluice_stream::record::{Nonce, Role};
 use sluice_stream::wire::Immediate;
 
-/// What is known of a stream.
+/// Sets the entry of a stream.
 fn note<T: Clone>(places: &mut Vec<Option<T>>, stream: u16, place: T) {
     let at = usize::from(stream);
     if places.len() <= at {
@@ -26,13 +26,13 @@ fn note<T: Clone>(places: &mut Vec<Option<T>>, stream: u16, place: T) {
 }
 
 impl Endpoint {
-    /// Gives a stream out at this end: what the peer needs to open its own.
+    /// Gives a stream out at this end. The peer needs the result to open its own end.
     ///
     /// # Errors
     /// ENOBUFS: no more streams or ring memory; the device's.
     pub fn offer(&self, ring_len: u32, owner: usize) -> Result<Offered, Errno> {
         let [near, _] = self.links().ok_or(libc::ENOTCONN)?;
-        // What travels has fewer bits for it than the memory here has slots.
+        // An immediate has fewer bits for the number than the arena has slots.
         let count = Immediate::STREAM_COUNT.into();
         let given = near.give_stream_below(count, ring_len, owner);
         let stream = given.ok_or(libc::ENOBUFS)?;
@@ -56,20 +56,20 @@ impl Endpoint {
         })
     }
 
-    /// A stream that was offered does not come to be. (That the peer writes to its ring meanwhile
-    /// it must not.)
+    /// Takes back a stream that was offered, before it is opened. The caller knows that the peer
+    /// does not write to its ring.
     pub fn withdraw(&self, stream: u16) {
         self.inside(|inner| inner.give_back(stream));
         if let Some([near, far]) = self.links() {
             near.leave_stream(u32::from(stream));
-            // Never joined there: what its end of the slot says is all that is missing.
+            // `far` never joined the stream: leave its end of the slot, so that the slot is free.
             far.leave_unjoined(u32::from(stream));
         }
     }
 
     /// Opens a stream that was offered here and whose other end the peer has offered. `owner` as in
-    /// [`offer`](Self::offer). If it cannot, the stream is over at this end, and the peer is told
-    /// if it has opened it: if this end's role is First.
+    /// [`offer`](Self::offer). On an error the stream is over at this end. If this end's role is
+    /// First, the peer has opened the stream already and is told.
     ///
     /// # Errors
     /// ENOBUFS: no ring memory; EPROTO: the peer's offer cannot be; the device's.
@@ -83,7 +83,7 @@ impl Endpoint {
     ) -> Result<(), Errno> {
         let index = u32::from(ours.stream);
         let [near, far] = self.links().ok_or(libc::ENOTCONN)?;
-        // This end may have less memory to lock than the peer.
+        // This end may lock less memory than the peer.
         let ring_len = users::with(|users| (users.ring_len)(near)).unwrap_or(0);
         let staging_len = theirs.ring.len.min(ring_len.max(2 * CREDIT_MAX));
         let mut opening = Opening {
@@ -127,7 +127,7 @@ impl Endpoint {
         opening: &mut Opening,
         stream: u16,
     ) -> Result<(), Errno> {
-        // Whatever the program does to a word, the pump hears of it.
+        // A waiter on the far side, so that the program tells the pump of each change of a cursor.
         if let Some([out, into]) = self.directions(stream) {
             out.rx_wishes.waiters.store(1, Ordering::Relaxed);
             into.tx_wishes.waiters.store(1, Ordering::Relaxed);
@@ -152,7 +152,7 @@ impl Endpoint {
         opened.unwrap_or(Err(libc::ENOTCONN))
     }
 
-    /// The peer has opened the stream, and this end cannot: it leaves at once.
+    /// Leaves a stream at once that the peer has opened and this end cannot open.
     fn refuse(&self, stream: u16, opening: &Opening) {
         let tells = |inner: &mut EndpointState| {
             inner.lost.is_some() || inner.pump.open(stream, opening).is_ok()
@@ -163,7 +163,7 @@ impl Endpoint {
         self.leave(stream);
     }
 
-    /// The program has left the stream, and [`Link::leave_stream`] was called for it.
+    /// The program has left the stream, after [`Link::leave_stream`].
     pub fn leave(&self, stream: u16) {
         let mut free = true;
         self.work(true, |_, inner| {
@@ -184,7 +184,7 @@ impl Endpoint {
         }
     }
 
-    /// As [`leave`](Self::leave), of a stream that the peer has never heard to be open.
+    /// As [`leave`](Self::leave), for a stream of whose opening the peer has never heard.
     pub fn discard(&self, stream: u16) {
         self.work(true, |_, inner| {
             if let Some(place) = inner.places.get_mut(usize::from(stream)) {
@@ -197,7 +197,7 @@ impl Endpoint {
         self.forget(stream);
     }
 
-    /// The link's stream of this number is free again.
+    /// Frees the number of the stream on this end's link.
     pub(crate) fn forget(&self, stream: u16) {
         if let Some([_, far]) = self.links() {
             far.leave_stream(u32::from(stream));

@@ -1,32 +1,32 @@
-//! What the layers above do when a link to another host has news of one of its streams.
+//! Callbacks into the layers above, for news of streams of links to other hosts.
 
 use sluice_fabric::shm::Link;
 use std::sync::OnceLock;
 
-/// Their functions. `near` is this process's end of the link, and the number that of a stream.
+/// The callbacks. `near` is this process's end of the link, and `index` the number of a stream
+/// there.
 #[derive(Debug)]
 pub struct Users {
-    /// Wakes those waiters of this process that the mask names.
+    /// Wakes the waiters of this process that the mask names.
     pub wake: fn(near: &'static Link, waiters: u64, index: u32),
-    /// The same, of threads alone: no epoll set.
+    /// Wakes those of them that are threads, and no epoll set.
     pub wake_threads: fn(near: &'static Link, waiters: u64, index: u32),
-    /// What the reader has not read comes again by TCP.
+    /// The stream went back to TCP: the peer sends its unread bytes again there.
     pub owes: fn(near: &'static Link, index: u32),
-    /// Bytes of ring for one more stream.
+    /// Returns the ring length of one more stream.
     pub ring_len: fn(near: &Link) -> u32,
-    /// A device's descriptor has nothing more to tell, though it may be readable until it is
-    /// closed.
+    /// A device's descriptor is about to be closed, and has no more news.
     pub bell_goes: fn(fd: i32),
 }
 
 static USERS: OnceLock<Users> = OnceLock::new();
 
-/// Called once, before the first link.
+/// Sets the callbacks. Called once, before the first link.
 pub fn used_by(users: Users) {
     let _ = USERS.set(users);
 }
 
-/// Calls one of them.
+/// Calls one of the callbacks; `None` before [`used_by`].
 pub(super) fn with<R>(call: impl FnOnce(&Users) -> R) -> Option<R> {
     USERS.get().map(call)
 }

@@ -17,7 +17,6 @@ use sluice_runtime::{control_thread, own_fds};
 use sluice_sockets::socket::Socket;
 use sluice_sockets::{descriptors, jobs, remote, tell, trim, wake, work};
 use sluice_stats::Reason;
-use sluice_transport::verbs;
 
 #[cfg(test)]
 pub(super) use links::lost;
@@ -47,7 +46,7 @@ pub fn serve(set: i32) {
         }
         // Libraries of devices may open descriptors in any call, so the whole turn is declared.
         // Code for links within the host declares the short sections in which it does.
-        let _turn = verbs::is_used().then(own_fds::Turn::begin);
+        let _turn = sluice_transport::links::are_driven().then(own_fds::Turn::begin);
         for event in events.iter().take(got.unwrap_or(0)) {
             handle(event.events, event.u64);
         }
@@ -174,7 +173,7 @@ pub fn release() {
 
 /// In the child of a fork: there is no control thread, no job and no meeting.
 pub fn after_fork() {
-    control_thread::after_fork(verbs::is_used());
+    control_thread::after_fork(sluice_transport::links::are_driven());
     jobs::after_fork();
     tell::after_fork();
     super::after_fork();

@@ -9,7 +9,7 @@ use libc::c_int;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::sys;
 use sluice_runtime::caller;
-use sluice_transport::verbs;
+use sluice_transport::links;
 
 /// `ioctl` on a tracked socket.
 ///
@@ -113,7 +113,7 @@ pub fn unread(sock: &'static Socket) -> u64 {
         return 0;
     };
     if let Some(link) = sock.link() {
-        verbs::drive(link);
+        links::drive(link);
     }
     let count = sock.rx.dir().map_or(0, |d| {
         let tail = d.tx.tail.read();
@@ -136,7 +136,7 @@ pub(crate) fn unsent(sock: &'static Socket) -> u64 {
         return 0;
     };
     if let Some(link) = sock.link() {
-        verbs::drive(link);
+        links::drive(link);
     }
     match sock.tx.state() {
         State::Link if !events::has_room(sock) => sock.tx.dir().map_or(0, |d| {

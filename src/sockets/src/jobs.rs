@@ -1,12 +1,13 @@
 //! The control thread's work on sockets: now, later, or when TCP has news.
 
 use crate::socket::Socket;
-use crate::stall_watch::{Epoch, FULL_REMOTE_NS};
+use crate::stall_watch::Epoch;
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_runtime::control_thread;
+use sluice_transport::FULL_REMOTE_NS;
 
 const WATCHED: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 

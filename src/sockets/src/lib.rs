@@ -50,9 +50,3 @@ pub mod wait;
 pub mod wake;
 pub mod why;
 pub mod work;
-
-/// A long transfer publishes after so many bytes, so that the other end copies at the same time.
-pub(crate) const PUBLISH: usize = 64 << 10;
-/// The same between hosts, where a message costs more: credit comes by half rings, and the other
-/// half is in flight meanwhile.
-pub(crate) const PUBLISH_REMOTE: usize = 2 * PUBLISH;

@@ -37,7 +37,7 @@ use crate::socket::{Socket, State};
 use crate::tcp::{self, AtHand, at_hand};
 use crate::unread_copy::{self, Step, awaiting};
 use crate::verdict::{Error, Pass, READ, Verdict};
-use crate::{PUBLISH, after_tcp, demote, direct, give_up, options, remote, trigger, wait};
+use crate::{after_tcp, demote, direct, give_up, options, remote, trigger, wait};
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -46,6 +46,7 @@ use sluice_fabric::sys::{self, Ends};
 use sluice_runtime::fault;
 use sluice_runtime::iov::{self, Cursor, Extent};
 use sluice_stats::Reason;
+use sluice_transport::PUBLISH;
 
 /// Receives for a tracked socket.
 ///

@@ -24,7 +24,7 @@ use crate::unread_copy::awaiting;
 use crate::upgrade::{self, Switch};
 use crate::verdict::{Error, Pass, Verdict};
 use crate::wait;
-use crate::{PUBLISH, after_tcp, meeting, recv, remote, trigger, trim, wake};
+use crate::{after_tcp, meeting, recv, remote, trigger, trim, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::lock::Section;
@@ -35,7 +35,8 @@ use sluice_fabric::words::OFFSET_MAX;
 use sluice_runtime::fault;
 use sluice_runtime::iov::{self, Cursor, Extent};
 use sluice_stats::Reason;
-use sluice_transport::verbs;
+use sluice_transport::PUBLISH;
+use sluice_transport::links;
 
 /// Where bytes may go, as one look under the tx lock found.
 pub(super) enum Room {
@@ -480,7 +481,7 @@ pub(super) fn look(sock: &'static Socket, left: usize) -> Room {
     // The cached head is refreshed only when it leaves too little room.
     if at - seen + (left.min(portion) as u64) > most {
         if let Some(link) = sock.link() {
-            verbs::drive(link);
+            links::drive(link);
         }
         let head = dir.rx.head.read();
         if head.flagged {

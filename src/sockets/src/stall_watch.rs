@@ -14,12 +14,6 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::words::OFFSET_MAX;
 
-/// A stream whose reader leaves a full ring untouched for so long is demoted: TCP takes megabytes
-/// more, and a program may rely on that. Long enough for a reader that waits for its disk or CPU.
-pub(crate) const FULL_NS: u64 = 50_000_000;
-/// The same for a reader on another host, whose credit takes longer to come.
-pub(crate) const FULL_REMOTE_NS: u64 = 200_000_000;
-
 /// See the [module](self). From the lowest bit on: [`TOLD`] and [`WATCHED`]; the reader's count
 /// when the ring was last found full, plus one (0: not found full); the [`Epoch`] of the ring.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use crate::record::{self, Kind, Message};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
 use sluice_runtime::control_thread;
-use sluice_transport::verbs;
+use sluice_transport::Carrier;
 
 /// Watches a new link's control socket.
 pub fn watch_link(link: &'static Link) {
@@ -81,7 +81,7 @@ pub fn tell_rest(link: &'static Link) {
 /// Tells the peer to look at the words of stream `index`.
 pub fn attention(link: &'static Link, index: u32) {
     match link.twin() {
-        Some(_) if verbs::is_to_another_host(link) => {}
+        Some(_) if Carrier::of(link).is_driven => {}
         Some(twin) => jobs::add(Job::Look(twin, index)),
         None => tell_in_time(link, Kind::Attention, index),
     }

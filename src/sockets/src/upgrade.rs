@@ -9,7 +9,7 @@ use sluice_fabric::shm::Link;
 use sluice_runtime::config::{Side, config};
 use sluice_runtime::{address, process};
 use sluice_stats::Reason;
-use sluice_transport::verbs;
+use sluice_transport::Carrier;
 
 /// Ring length for one more stream of this process: long for few streams, short for many, so that
 /// together they stay within a processor's cache. Not longer, since TCP must take what lies unread
@@ -143,7 +143,7 @@ pub fn attach(
     }
     drop((tx, rx));
     refused?;
-    if !verbs::is_to_another_host(link) {
+    if !Carrier::of(link).proves_by_digests {
         // Both ends are on this host and stay there: no proof by digests is needed.
         prefix::forget(sock);
     }

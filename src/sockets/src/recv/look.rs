@@ -13,7 +13,7 @@ use crate::io_wait::IoWait;
 use crate::socket::{Event, Socket, State};
 use crate::tcp::{self, AtHand, at_hand};
 use crate::verdict::Error;
-use crate::{PUBLISH, jobs, peer_end, recv, remote, unread_copy, upgrade, wake};
+use crate::{jobs, peer_end, recv, remote, unread_copy, upgrade, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::layout::Direction;
@@ -23,6 +23,9 @@ use sluice_runtime::fault;
 use sluice_runtime::iov::Cursor;
 use sluice_stats::Reason;
 use sluice_stream::receiver::CREDIT_MAX;
+use sluice_transport::Carrier;
+use sluice_transport::PUBLISH;
+use sluice_transport::links;
 use sluice_transport::verbs;
 
 /// The outcome of one look.
@@ -112,7 +115,7 @@ pub(super) unsafe fn look(
             let wants_more = flags & libc::MSG_PEEK != 0 && (left as u64) > available;
             if (available == 0 || wants_more)
                 && let Some(link) = sock.link()
-                && verbs::drive(link)
+                && links::drive(link)
             {
                 available = dir.tx.tail.read().offset.wrapping_sub(at);
             }
@@ -387,7 +390,7 @@ unsafe fn from_ring(
         // Wake a blocked writer when it can go on for a while, not at every byte.
         let unread = dir.tx.tail.read().offset.wrapping_sub(to);
         if unread <= ring.len() / 2
-            || ring.len() > 2 * u64::from(CREDIT_MAX) && verbs::is_to_another_host(link)
+            || ring.len() > 2 * u64::from(CREDIT_MAX) && Carrier::of(link).credits_by_message
         {
             let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
             sock.conn().rx.doorbells.add(rung);

@@ -1,16 +1,15 @@
 //! How many bytes TCP is to bring that were on a link before, and how long calls wait for them.
 
 use crate::socket::Socket;
-use crate::stall_watch;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
-use sluice_transport::verbs;
+use sluice_transport::links;
 
 /// Longest wait for re-sent bytes, in ns. A peer re-sends at once, but may have lost its CPU or be
 /// on another host.
 pub fn owed_ns() -> u64 {
-    if verbs::is_used() {
-        stall_watch::FULL_REMOTE_NS
+    if links::are_driven() {
+        sluice_transport::FULL_REMOTE_NS
     } else {
         50_000_000
     }

@@ -53,7 +53,7 @@ struct Question {
 static QUESTIONS: Guarded<Vec<Question>> = Guarded::of_order(lock::BEFORE_SOCKETS, Vec::new());
 
 impl Look {
-    /// Is the connection still there?
+    /// True if the connection is still there.
     pub(super) fn is_current(&self) -> bool {
         let (sock, generation) = self.of;
         sock.generation.load(Ordering::Acquire) == generation
@@ -65,12 +65,12 @@ impl Look {
     }
 }
 
-/// Does the peer of the link run as the owner of the other end?
+/// True if the peer of the link runs as the owner of the other end.
 fn may_hold(link: &Link, mirror: Mirror) -> bool {
     link.peer_uid() == mirror.uid
 }
 
-/// A descriptor of the socket, as a record names it.
+/// The socket's descriptor, for a record.
 fn descriptor(sock: &Socket) -> u32 {
     sock.fd.load(Ordering::Relaxed) as u32
 }
@@ -93,17 +93,17 @@ pub(super) fn ask(look: Look, already: u32) -> Option<&'static Link> {
         .find(|link| send_ask(link, look))
 }
 
-/// Are there links, and so few that all of them may be asked?
+/// True if there are links, and so few that all of them may be asked.
 pub(super) fn can_ask() -> bool {
     (1..=LINKS).contains(&open_links().take(LINKS + 1).count())
 }
 
-/// The links whose peers can be sent a record.
+/// Links whose peers can be sent a record.
 fn open_links() -> impl Iterator<Item = &'static Link> {
     shm::all().filter(|l| l.is_alive() && l.control().is_open())
 }
 
-/// Asks over `link`. True: the question is sent.
+/// Asks over `link`. Returns true if the question is sent.
 fn send_ask(link: &Link, look: Look) -> bool {
     let ask = Message {
         token: [look.key, look.own],
@@ -121,7 +121,7 @@ pub(super) fn answer(look: Look) -> Option<Pending> {
     grant(look, link, nonce)
 }
 
-/// Takes the question of the other end, if one is kept: its link and its nonce.
+/// Takes out the question of the other end, if one is kept: its link and its nonce.
 pub(super) fn take_question(look: Look) -> Option<(&'static Link, Nonce)> {
     let question = {
         let mut kept = QUESTIONS.lock()?;
@@ -139,7 +139,7 @@ pub(super) fn take_question(look: Look) -> Option<(&'static Link, Nonce)> {
     (link.generation() == generation && link.is_alive()).then_some((link, nonce))
 }
 
-/// Has a peer asked for the connection with this key?
+/// True if a peer has asked for the connection with this key.
 pub(super) fn is_asked_for(key: u64) -> bool {
     let kept = QUESTIONS.lock();
     kept.is_none_or(|kept| kept.iter().any(|q| q.key == key))
@@ -171,8 +171,8 @@ fn grant(look: Look, link: &'static Link, echo: Nonce) -> Option<Pending> {
     Some(look.at(Stage::Granted(link, index), None))
 }
 
-/// Does the process at the other end of the link, which has sent `claim`, hold the other end of the
-/// connection?
+/// True if `claim`, which has come over the link, proves that the link's process holds the other
+/// end of the connection.
 fn believe(
     link: &Link,
     claim: &Message,
@@ -208,8 +208,8 @@ pub(super) fn on_ask(link: &'static Link, ask: &Message, sender: Option<Sender>)
         }
         return;
     }
-    // A meeting at another stage is with this very peer already, and goes on. If both have asked
-    // each other, side 0 grants.
+    // A meeting at another stage is with this peer already, and goes on. If both have asked each
+    // other, side 0 grants.
     let waits = |p: &Pending| match p.stage {
         Stage::Named { .. } => true,
         Stage::Asked(asked, _) => {
@@ -263,7 +263,7 @@ fn look_into(link: &'static Link, ask: &Message) -> Option<Pending> {
     grant(look, link, ask.nonce)
 }
 
-/// Has the socket moved no byte in this process, and may it leave TCP once it does?
+/// True if the socket has moved no byte in this process, and may leave TCP once it does.
 fn is_unused(sock: &Socket) -> bool {
     sock.offset() == 0 && sock.pinned().is_none()
 }

@@ -56,7 +56,7 @@ fn name() -> Option<(Fd, u64)> {
     sys::listen(fd.raw(), BACKLOG).ok()?;
     let (at, len) = sys::socket_name(fd.raw(), false).ok()?;
     let begin = offset_of!(libc::sockaddr_un, sun_path) + 1;
-    // SAFETY: the structure is larger than any address, and all of its bytes are set.
+    // SAFETY: `at` is alive and larger than any address; the kernel has set all of its bytes.
     let bytes =
         unsafe { core::slice::from_raw_parts((&raw const at).cast::<u8>(), size_of_val(&at)) };
     let digits = core::str::from_utf8(bytes.get(begin..len)?).ok()?;
@@ -69,7 +69,7 @@ fn name() -> Option<(Fd, u64)> {
 pub(super) fn go_to(link: &Link, number: u64) -> Option<Fd> {
     use std::io::Write;
     let fd = socket()?;
-    // SAFETY: zeroes are a valid address.
+    // SAFETY: a plain C structure, for which all zeroes are a valid value.
     let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let mut digits = [0u8; 16];
@@ -98,14 +98,14 @@ pub(super) fn let_in(link: &Link, name: &Fd) -> Option<Fd> {
     })
 }
 
-/// Is the link's peer at the other end of the socket?
+/// True if the link's peer is at the other end of the socket.
 fn is_peer(link: &Link, fd: &Fd) -> bool {
     sys::getsockopt(fd.raw(), libc::SOL_SOCKET, libc::SO_PEERCRED)
         .is_ok_and(|who: libc::ucred| who.pid == link.peer_pid() && who.pid > 0)
 }
 
-/// Opens the pipe's end anew that the peer has sent. O_NONBLOCK belongs to the open file, and the
-/// peer shares the one that it sent.
+/// Opens again the pipe's end that the peer has sent: O_NONBLOCK belongs to the open file, which
+/// the peer shares.
 pub(super) fn own_end(sent: Brought) -> Option<Fd> {
     if !sent.fd().is_some_and(|fd| sys::is_pipe(fd.raw())) {
         return None;

@@ -1,16 +1,16 @@
-//! What may wait for ever, done where nobody waits for it: closing a descriptor that somebody else
-//! has sent, and receiving one.
+//! Closing, and receiving, a descriptor that another process has sent: either may block for ever,
+//! so it is done where nobody waits for it.
 //!
 //! A file may be on a file system whose server never answers (FUSE), a TCP socket may linger, a
-//! memory file takes long to be freed; and a Unix socket is closed with all that lies unread in it.
-//! A thread that is caught in such a close cannot be ended by any signal, and then neither can the
-//! program be, nor execute another, nor change its user.
+//! memory file takes long to be freed; and to close a Unix socket is to close all descriptors that
+//! are unread in it. A thread that is stuck in such a close cannot be ended by any signal, and then
+//! the program cannot exit, call `exec` or change its user.
 //!
 //! From a process of another user this process accepts one kind of descriptor: a memory file of the
 //! arena's length. A *porter* receives it: a child process that shares this process's memory but
 //! has its own descriptor table. It checks the file and passes it on. A porter also holds the last
-//! reference to a socket that is closed with descriptors unread. At worst the porter hangs, alone.
-//! A peer of the same user could stop the program by a signal anyway; its unwanted descriptors are
+//! reference to a socket that is closed with descriptors unread. At worst only the porter hangs. A
+//! peer of the same user could stop the program by a signal anyway, so its unwanted descriptors are
 //! closed in a thread.
 
 use super::message::{self, Next};
@@ -24,13 +24,13 @@ use sluice_runtime::{control_thread, own_fds};
 
 // --- threads ---
 
-/// Threads at once. What comes beyond waits for one.
+/// Closing threads at once. Other descriptors wait for one.
 const THREADS: u32 = 16;
 static BUSY: AtomicU32 = AtomicU32::new(0);
-/// What waits to be closed.
+/// Descriptors that wait to be closed.
 static WAITING: Guarded<Vec<Fd>> = Guarded::new(Vec::new());
 
-/// How many there are.
+/// The number of closing threads.
 #[cfg(test)]
 pub(super) fn busy() -> u32 {
     BUSY.load(Ordering::Acquire)
@@ -46,7 +46,7 @@ extern "C" fn close_waiting(_: *mut libc::c_void) -> *mut libc::c_void {
     core::ptr::null_mut()
 }
 
-/// Closes descriptors that a peer of this user has sent, in a thread of their own.
+/// Closes descriptors that a peer of this user has sent, in another thread.
 pub(super) fn dispose(fds: Vec<Fd>) {
     if fds.is_empty() {
         return;
@@ -57,7 +57,7 @@ pub(super) fn dispose(fds: Vec<Fd>) {
     close_in_thread();
 }
 
-/// One more thread for what waits, if there may be one.
+/// Starts one more closing thread, if there may be one.
 fn close_in_thread() {
     let room = |n: u32| (n < THREADS).then_some(n + 1);
     let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
@@ -70,22 +70,22 @@ fn close_in_thread() {
 
 // --- porters ---
 
-/// Porters at once, the caught ones included, and those for one other user: he leaves others some.
+/// Porters at once, stuck ones included, and those for one other user.
 const PORTERS: usize = 16;
 const PORTERS_OF_USER: usize = 4;
-/// Bytes of a porter's stack.
+/// Length of a porter's stack.
 const STACK: usize = 64 << 10;
 
 /// What a porter does.
 #[derive(Clone, Copy)]
 enum Errand {
-    /// Receives one record, and passes it on if it brings what may be an arena.
+    /// Receives one record, and passes it on if its descriptor may be an arena.
     Receive,
-    /// Keeps the socket until this process has closed it.
+    /// Keeps the socket open until this process has closed it.
     Hold,
 }
 
-/// How many there are.
+/// The number of porters.
 #[cfg(test)]
 pub(super) fn porters() -> usize {
     reap();
@@ -95,7 +95,7 @@ pub(super) fn porters() -> usize {
 struct Task {
     errand: Errand,
     socket: i32,
-    /// The porter's end of the way to this process.
+    /// The porter's end of the socket pair to this process.
     answer: i32,
 }
 
@@ -108,10 +108,10 @@ struct Porter {
 }
 
 static OUT: Guarded<Vec<Porter>> = Guarded::new(Vec::new());
-/// Porters that are out, and sockets that wait for one, to be read without a lock.
+/// Porters that run, and sockets that wait for one, to be read without a lock.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Sends a porter on an errand with a socket. The end of the way to it, which this process keeps.
+/// Starts a porter for `socket`. Returns this process's end of the socket pair with it.
 fn send_out(errand: Errand, socket: i32, user: Option<u32>) -> Option<Fd> {
     let mut out = OUT.lock()?;
     reap_of(&mut out);
@@ -124,7 +124,7 @@ fn send_out(errand: Errand, socket: i32, user: Option<u32>) -> Option<Fd> {
     let stack = sys::map_zeroes(STACK, false).ok()?;
     let task = stack.cast::<Task>();
     let answer = theirs.raw();
-    // SAFETY: the lowest bytes of a fresh mapping, which is larger and aligned to a page; a stack
+    // SAFETY: the lowest bytes of a fresh mapping, which is larger and aligned to a page. The stack
     // grows down to them from the other end.
     unsafe {
         task.write(Task {
@@ -133,17 +133,17 @@ fn send_out(errand: Errand, socket: i32, user: Option<u32>) -> Option<Fd> {
             answer,
         });
     }
-    // No handler of the program's runs in the porter, which has this thread's own memory.
+    // The porter shares this thread's memory, so no handler of the program may run in it.
     let before = sys::set_signal_mask(u64::MAX);
-    // SAFETY: `run` needs no more than that stack, and makes nothing but system calls of its own;
-    // the mapping lives until it has ended.
+    // SAFETY: `run` needs no more than this stack, and only makes system calls of the library's
+    // own. `reap_of` unmaps the stack when the porter has ended.
     let pid = unsafe {
         let top = stack.add(STACK).cast();
         libc::clone(run, top, libc::CLONE_VM, task.cast())
     };
     sys::set_signal_mask(before);
     if pid <= 0 {
-        // SAFETY: nobody has it.
+        // SAFETY: mapped above, and no porter was made that uses it.
         unsafe { sys::unmap(stack, STACK) };
         return None;
     }
@@ -153,17 +153,17 @@ fn send_out(errand: Errand, socket: i32, user: Option<u32>) -> Option<Fd> {
     Some(ours)
 }
 
-/// The porter's whole life. It has this process's memory, and the thread-local storage of the
-/// thread that has sent it out: it touches neither.
+/// The porter's main function. It shares this process's memory and the thread-local storage of the
+/// thread that made it, and touches neither.
 extern "C" fn run(task: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: written before it was made, and not changed.
+    // SAFETY: `send_out` has written it before this process was made, and nobody changes it.
     let &Task {
         errand,
         socket,
         answer,
     } = unsafe { &*task.cast::<Task>() };
     let (low, high) = (socket.min(answer), socket.max(answer));
-    // Of the program's descriptors it keeps none: a port would stay in use.
+    // The porter keeps none of the program's descriptors: a port would stay in use.
     sys::close_range(0, low - 1);
     sys::close_range(low + 1, high - 1);
     sys::close_range(high + 1, i32::MAX);
@@ -179,19 +179,19 @@ extern "C" fn run(task: *mut libc::c_void) -> libc::c_int {
     0
 }
 
-/// May it be an arena? Nothing is asked of its file that could wait.
+/// True if it may be an arena. Makes no call on its file that could block.
 fn is_arena(fd: i32) -> bool {
     sys::is_memory(fd) && sys::fstat(fd).is_ok_and(|st| st.st_size as u64 == ARENA_LEN)
 }
 
-/// Has a porter receive the record that lies unread at `socket`; where it comes to, if it does.
+/// Has a porter receive the record unread at `socket`, and send it to the returned one.
 pub(super) fn receive(socket: i32, user: Option<u32>) -> Option<Fd> {
     send_out(Errand::Receive, socket, user)
 }
 
-/// Takes back the stacks of porters that are through, and sends them out again.
+/// Unmaps the stacks of porters that have ended, and starts porters and threads for what waits.
 pub(super) fn reap() {
-    // What came when all threads were busy, or about to end.
+    // These came while all threads were busy, or about to end.
     if WAITING.lock().is_some_and(|waiting| !waiting.is_empty()) {
         close_in_thread();
     }
@@ -220,7 +220,7 @@ fn reap_of(out: &mut Vec<Porter>) {
         let is_through = sys::reap(porter.pid);
         if is_through {
             let stack = core::ptr::with_exposed_provenance_mut(porter.stack);
-            // SAFETY: the porter's, which is gone.
+            // SAFETY: the stack of a porter that has ended, and that `out` no longer lists.
             unsafe { sys::unmap(stack, STACK) };
         }
         !is_through
@@ -230,17 +230,17 @@ fn reap_of(out: &mut Vec<Porter>) {
 
 // --- sockets ---
 
-/// A Unix socket to an untrusted process. Closing it does not wait for descriptors that lie unread
+/// A Unix socket to an untrusted process. Closing it does not wait for descriptors that are unread
 /// in it.
 #[derive(Debug)]
 pub(super) struct Way {
     fd: Option<Fd>,
-    /// Descriptors may come by it.
+    /// Descriptors may arrive at it.
     is_open: bool,
 }
 
 impl Way {
-    /// A socket that is [prepared](identity::prepare).
+    /// Takes a socket that is [prepared](identity::prepare).
     pub fn new(fd: Fd) -> Self {
         Self {
             fd: Some(fd),
@@ -248,28 +248,28 @@ impl Way {
         }
     }
 
-    /// The number.
+    /// The descriptor's number.
     pub fn raw(&self) -> i32 {
         self.fd.as_ref().map_or(-1, Fd::raw)
     }
 
-    /// From now on the peer may send descriptors.
+    /// Lets the peer send descriptors from now on.
     pub fn open(&mut self) {
         self.is_open = true;
         let _ = identity::let_descriptors_in(self.raw(), true);
     }
 
-    /// May a record have brought descriptors?
+    /// True if a record may have brought descriptors.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// The socket has another owner from now on.
+    /// Gives the socket to another owner.
     pub fn release(mut self) -> i32 {
         self.fd.take().map_or(-1, Fd::release)
     }
 
-    /// Closes it in a child of a fork: what lies in it stays with the parent's.
+    /// Closes it in a child of a fork: records that are unread stay with the parent's copy.
     pub(crate) fn close_copy(mut self) {
         drop(self.fd.take());
     }
@@ -284,11 +284,11 @@ impl Drop for Way {
     }
 }
 
-/// Closes a socket by which descriptors may have come.
+/// Closes a socket at which descriptors may have arrived.
 pub(super) fn close(fd: Fd) {
-    // Nothing more comes in, and nobody.
+    // No more records come in, and no more connections.
     let _ = sys::shutdown(fd.raw(), libc::SHUT_RD);
-    // The socket is a listener: closes the connections that were not accepted.
+    // If the socket listens: closes the connections that were not accepted.
     while let Ok(visitor) = sys::accept(fd.raw()) {
         let _ = sys::shutdown(visitor.raw(), libc::SHUT_RD);
         let_go(visitor);
@@ -299,17 +299,16 @@ pub(super) fn close(fd: Fd) {
 /// Sockets that wait for a porter.
 static LEFT: Guarded<Vec<Fd>> = Guarded::new(Vec::new());
 
-/// Closes a socket that takes nothing more in; by the hand of a porter if descriptors lie unread in
-/// it.
+/// Closes a socket after SHUT_RD. If descriptors are unread in it, a porter closes it last.
 pub(super) fn let_go(fd: Fd) {
-    // What honest peers leave unread.
+    // Reads what honest peers leave unread.
     while message::next(fd.raw()) == Next::Plain {
         let _ = message::receive(fd.raw());
     }
     if !has_unread(fd.raw()) {
         return;
     }
-    // While the porter has it open, a set of ours would be told of it.
+    // While the porter has it open, a set of this process would still report it.
     watch::leave(fd.raw());
     if let Err(fd) = hand_over(fd)
         && let Some(mut left) = LEFT.lock()
@@ -319,7 +318,7 @@ pub(super) fn let_go(fd: Fd) {
     }
 }
 
-/// A porter has the last hold of a socket; gives it back where there is none to be had.
+/// Has a porter close the socket last. Returns it if there can be no porter.
 fn hand_over(fd: Fd) -> Result<(), Fd> {
     match send_out(Errand::Hold, fd.raw(), None) {
         Some(porter) => {
@@ -332,31 +331,31 @@ fn hand_over(fd: Fd) -> Result<(), Fd> {
     }
 }
 
-/// Does something lie unread at a socket?
+/// True if a record is unread at a socket.
 pub(super) fn has_unread(fd: i32) -> bool {
     matches!(message::next(fd), Next::Plain | Next::Brings)
 }
 
-/// Before a fork: the list of porters is whole.
+/// Before a fork: locks the lists.
 pub(super) fn hold() {
     WAITING.hold();
     OUT.hold();
     LEFT.hold();
 }
 
-/// Of [`hold`].
+/// After the fork, in parent and child: ends [`hold`].
 pub(super) fn release() {
     LEFT.release();
     OUT.release();
     WAITING.release();
 }
 
-/// In the child of a fork: there are no such threads, and the porters are the parent's, with stacks
-/// that nobody uses here.
+/// In the child of a fork: there are no such threads, and the porters are the parent's. Their
+/// stacks are unused here.
 pub(super) fn after_fork() {
     BUSY.store(0, Ordering::Relaxed);
     if let Some(mut waiting) = WAITING.lock() {
-        // Copies of the parent's. Closing one may wait as ever: they stay open.
+        // Copies of the parent's. Closing one may block for ever, so they stay open.
         for fd in waiting.drain(..) {
             own_fds::enter(fd.release());
         }
@@ -369,7 +368,7 @@ pub(super) fn after_fork() {
     if let Some(mut out) = OUT.lock() {
         for Porter { stack, .. } in out.drain(..) {
             let stack = core::ptr::with_exposed_provenance_mut(stack);
-            // SAFETY: of this copy of the memory.
+            // SAFETY: this process's copy of a stack; only the parent's porter runs on it, there.
             unsafe { sys::unmap(stack, STACK) };
         }
     }

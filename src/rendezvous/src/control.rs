@@ -32,7 +32,7 @@ pub fn serve(set: i32) {
     while control_thread::is_current(set) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let wait = timeout.map(sys::timespec);
-        // SAFETY: an array of ours.
+        // SAFETY: `events` has room for 64 events and lives until the call returns.
         let got = unsafe {
             sys::epoll_wait(
                 set,
@@ -45,8 +45,8 @@ pub fn serve(set: i32) {
         if !control_thread::is_current(set) {
             break;
         }
-        // Libraries of devices make descriptors anywhere. Code for links within the host does so
-        // only in short sections, and declares each of them itself.
+        // Libraries of devices may open descriptors in any call, so the whole turn is declared.
+        // Code for links within the host declares the short sections in which it does.
         let _turn = verbs::is_used().then(own_fds::Turn::begin);
         for event in events.iter().take(got.unwrap_or(0)) {
             handle(event.events, event.u64);
@@ -67,7 +67,7 @@ pub fn serve(set: i32) {
 }
 
 fn address<T>(data: u64) -> Option<&'static T> {
-    // SAFETY: only addresses of type-stable, never freed structures are put into events.
+    // SAFETY: events have addresses of links and sockets only, whose memory is never freed.
     unsafe { ((data & !control_thread::KINDS) as *const T).as_ref() }
 }
 
@@ -97,17 +97,17 @@ fn handle(events: u32, data: u64) {
 pub mod by_hand {
     use super::*;
 
-    /// From now on the library takes the thread for running.
+    /// Makes the library believe that the thread runs.
     pub fn begin() -> Result<(), Reason> {
         control_thread::seem_to_run().map(drop)
     }
 
-    /// One turn of the thread.
+    /// One turn of the thread's loop.
     pub fn turn() {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let (set, at_once) = (control_thread::seem_to_run(), sys::timespec(0));
         let none = core::ptr::null();
-        // SAFETY: an array of ours.
+        // SAFETY: `events` has room for 64 events and lives until the call returns.
         let got = unsafe {
             sys::epoll_wait(
                 set.unwrap_or(-1),
@@ -126,7 +126,7 @@ pub mod by_hand {
         work::do_jobs();
     }
 
-    /// The peer has asked for a look at the words of a stream.
+    /// The peer has asked for a look at the cursors of a stream.
     pub fn look(link: &'static Link, index: u32) {
         work::look(link, index);
     }

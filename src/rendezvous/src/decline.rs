@@ -1,6 +1,5 @@
-//! An end that stays on TCP tells the other end why, so that both show the same reason. It goes to
-//! the same name, or answers the same question over a link, as an end that wants to meet, and
-//! declines.
+//! Tells the other end why this one stays on TCP, so that both show the same reason. An end that
+//! declines uses the same name, or the same question over a link, as one that wants to meet.
 //!
 //! The reason is the peer's word and is shown to people. Nothing is decided by it.
 
@@ -11,11 +10,10 @@ use sluice_fabric::sys;
 use sluice_sockets::{tell, trigger};
 use sluice_stats::Reason;
 
-/// Declining ends hold at most so many of the names. The others are left for ends that want to
-/// leave TCP.
+/// Most names that declining ends hold. The others are left for ends that want to leave TCP.
 const NAMES: usize = PENDING_MAX / 8;
 
-/// Tells the other end that this one stays on TCP: now, or when it comes within a meeting's time.
+/// Tells the other end that this one stays on TCP: now, or when it comes within NAME_NS.
 pub(super) fn tell(look: Look) {
     let Some(mut list) = PENDING.lock() else {
         return;
@@ -42,7 +40,7 @@ pub(super) fn tell(look: Look) {
         return heard(other, reason);
     }
     if let Some((link, nonce)) = ask::take_question(look) {
-        // The question may be of an earlier try, whose answer is ignored by now. So the name, too.
+        // The question may be of an earlier try, which ignores answers. So the name, too.
         answer(look, link, nonce, reason);
     }
     let refusals = list.with_socket().filter(|p| p.refuses.is_some()).count();
@@ -81,12 +79,12 @@ pub(super) fn reason(declined: &Message) -> Reason {
         .unwrap_or(Reason::NoAnswer)
 }
 
-/// The other end has said why it stays on TCP. It asks itself if that changes.
+/// The other end has said why it stays on TCP. If that changes, the other end asks.
 pub(super) fn heard(meeting: Pending, reason: Reason) {
     let sock = meeting.sock;
     if let Some(conn) = super::end(meeting) {
         trigger::has_failed(sock);
-        // Only these reasons last, and are known to the other end without a try of its own.
+        // Other reasons may pass, or the other end cannot know them without a try of this one.
         if reason.is_option() {
             trigger::put_off(sock);
         }

@@ -9,12 +9,12 @@ use sluice_runtime::own_fds;
 use sluice_sockets::tcp;
 use sluice_stats::Reason;
 
-/// What the kernel says of the mirror of a socket: the same connection seen from its other end.
+/// The socket at the other end of a connection, as this host's kernel describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mirror {
     /// Inode of the other end's socket; never 0.
     pub inode: u64,
-    /// The user that created or accepted the socket, or got it by `fchown`. It has a number in this
+    /// The user that created or accepted the socket, or got it by `fchown`, by its number in this
     /// user namespace.
     pub uid: u32,
 }
@@ -26,8 +26,7 @@ const HEADER: usize = 16;
 const REQUEST: usize = 56;
 const ANSWER: usize = 72;
 
-/// States of an end that the other one can still move bytes to or from: both are open, or one of
-/// them has ended what it writes.
+/// States in which bytes can still pass: at most one end has sent its FIN.
 const OPEN: [u8; 4] = [
     tcp::ESTABLISHED,
     tcp::FIN_WAIT1,
@@ -59,9 +58,9 @@ pub fn mirror(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirro
 /// new owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Looks {
-    /// For a connecting end, which stays what it was made.
+    /// For the mirror of an accepted end: a connecting socket, whose owner and inode do not change.
     Once,
-    /// For an accepted end: both answers must be the same.
+    /// For the mirror of a connecting end: an accepted socket. Both answers must be the same.
     Twice,
 }
 
@@ -75,9 +74,9 @@ impl Looks {
     }
 }
 
-/// Is this the number of all users that are not mapped in this user namespace?
+/// True if this number stands for all users that are not mapped in this user namespace.
 fn is_nobody(uid: u32) -> bool {
-    /// The number that stands for all of them; not asked yet.
+    /// That number; `u64::MAX`: not read yet.
     static OVERFLOW: AtomicU64 = AtomicU64::new(u64::MAX);
     let mut overflow = OVERFLOW.load(Ordering::Relaxed);
     if overflow == u64::MAX {
@@ -87,8 +86,8 @@ fn is_nobody(uid: u32) -> bool {
     u64::from(uid) == overflow && !maps_everybody()
 }
 
-/// Does this user namespace have a number for every user (`user_namespaces(7)`: one line, as long
-/// as there are numbers)?
+/// True if this user namespace has a number for every user (`user_namespaces(7)`: one line, which
+/// spans all numbers).
 fn maps_everybody() -> bool {
     sys::number_in(c"/proc/self/uid_map") == Some(u64::from(u32::MAX))
 }
@@ -106,7 +105,7 @@ fn address(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Writes `bytes` at `at`; the buffers here are larger than anything written.
+/// Writes `bytes` at `at`. All buffers here have room for them.
 fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(to) = buffer.get_mut(at..at + bytes.len()) {
         to.copy_from_slice(bytes);
@@ -120,10 +119,10 @@ fn get<const N: usize>(buffer: &[u8], at: usize) -> [u8; N] {
         .unwrap_or([0; N])
 }
 
-/// The netlink socket of this process. It asks for the namespaces in which it was made.
+/// The netlink socket of this process. It answers for the namespaces in which it was made.
 static SOCKET: Guarded<Option<Fd>> = Guarded::of_order(lock::BEFORE_SOCKETS, None);
 
-/// The process changes its namespaces, or is the child of a fork: it takes a socket of its own.
+/// Closes the netlink socket, since the process changes its namespaces or is the child of a fork.
 pub fn forget() {
     if let Some(mut kept) = SOCKET.lock()
         && let Some(fd) = kept.take()
@@ -132,19 +131,19 @@ pub fn forget() {
     }
 }
 
-/// Holds the netlink socket still over a fork.
+/// Before a fork: locks the netlink socket.
 pub fn hold() {
     SOCKET.hold();
 }
 
-/// After the fork, on both sides.
+/// After the fork, in parent and child: ends [`hold`].
 pub fn release() {
     SOCKET.release();
 }
 
 fn by_netlink(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirror, Reason> {
     const REFUSED: Reason = Reason::NetlinkRefused;
-    // Not in a handler that has interrupted such a question.
+    // Fails in a handler that has interrupted such a question.
     let mut kept = SOCKET.lock().ok_or(REFUSED)?;
     let fd = match kept.take() {
         Some(fd) => fd,
@@ -169,7 +168,7 @@ fn by_netlink(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirro
     put(&mut request, 20, &states.to_ne_bytes());
     put(&mut request, 24, &sockid(peer, local));
     let answer = looks.at(|| ask_netlink(&fd, &request, local, peer));
-    // Another answer may still lie in one that has failed.
+    // After a failure the answer may still arrive at the socket.
     if answer == Err(REFUSED) {
         own_fds::close(fd.release());
     } else {
@@ -185,12 +184,12 @@ fn ask_netlink(
     peer: SocketAddr,
 ) -> Result<Mirror, Reason> {
     const REFUSED: Reason = Reason::NetlinkRefused;
-    // SAFETY: the request is ours.
+    // SAFETY: `request` is alive until the call returns.
     let sent = unsafe { sys::send(fd.raw(), request.as_ptr(), request.len(), 0) };
     sent.map_err(|_| REFUSED)?;
-    // The kernel has answered when send returns.
+    // The kernel answers before `send` returns.
     let mut answer = [0u8; 512];
-    // SAFETY: the buffer is ours.
+    // SAFETY: `answer` is alive until the call returns.
     let got = unsafe {
         sys::recv(
             fd.raw(),
@@ -212,31 +211,31 @@ fn ask_netlink(
     if kind != SOCK_DIAG_BY_FAMILY || len < HEADER + ANSWER {
         return Err(REFUSED);
     }
-    // inet_diag_msg: family, state, timer, retrans, id, expires, rqueue, wqueue, uid, inode.
-    // A dead 4-tuple is answered with the listener, a closed socket with inode 0: only an exact
-    // answer counts.
+    // inet_diag_msg: family, state, timer, retrans, id, expires, rqueue, wqueue, uid, inode. For a
+    // 4-tuple that is gone the kernel returns the listener, and for a closed socket inode 0: only
+    // an exact answer counts.
     let [family, state] = get(&answer, HEADER);
-    // A socket of the IPv6 family is named in its own form, however it was asked for.
+    // The kernel returns addresses in the form of the socket's family, however they were asked for.
     let id = sockid(in_family(peer, family), in_family(local, family));
     let same = get::<36>(&answer, HEADER + 4) == get::<36>(&id, 0);
     let uid = u32::from_ne_bytes(get(&answer, HEADER + 64));
     let inode = u64::from(u32::from_ne_bytes(get(&answer, HEADER + 68)));
     match (same, OPEN.contains(&state), inode != 0) {
         (true, true, true) => Ok(Mirror { inode, uid }),
-        // Not accepted yet, so that nobody holds it; or both ends have ended what they write.
+        // Not accepted yet, so that no process holds it; or both ends have sent their FIN.
         (true, _, false) if state == tcp::ESTABLISHED => Err(Reason::NotEstablished),
         (true, false, true) => Err(Reason::NotEstablished),
         _ => Err(missing(local, peer)),
     }
 }
 
-/// Is `peer` surely on this host? On the way to an address of its own a host takes that for the
-/// near end, too, unless the program has bound another.
+/// True if `peer` is surely on this host. A host that connects to an address of its own uses that
+/// as the local address, too, unless the program has bound another.
 pub(super) fn is_on_this_host(local: SocketAddr, peer: SocketAddr) -> bool {
     peer.ip().to_canonical().is_loopback() || peer.ip() == local.ip()
 }
 
-/// What it means that `peer` is not found.
+/// Why there is no socket of `peer`.
 fn missing(local: SocketAddr, peer: SocketAddr) -> Reason {
     if is_on_this_host(local, peer) {
         Reason::PeerClosed
@@ -245,7 +244,7 @@ fn missing(local: SocketAddr, peer: SocketAddr) -> Reason {
     }
 }
 
-/// An address in the form of a socket's family: IPv4 ones are mapped in an IPv6 socket.
+/// An address in the form of a socket's family: in an IPv6 socket IPv4 addresses are mapped.
 fn in_family(addr: SocketAddr, family: u8) -> SocketAddr {
     match addr.ip() {
         IpAddr::V4(v4) if i32::from(family) == libc::AF_INET6 => {
@@ -266,7 +265,7 @@ fn sockid(source: SocketAddr, destination: SocketAddr) -> [u8; 48] {
     id
 }
 
-/// The same from /proc/net/tcp and tcp6, where netlink is refused.
+/// As `by_netlink`, from /proc/net/tcp and tcp6, where netlink is refused.
 fn by_proc(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirror, Reason> {
     looks.at(|| read_proc(local, peer))
 }
@@ -397,7 +396,7 @@ mod tests {
         let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (b, _) = listener.accept().unwrap();
         let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
-        // SAFETY: asks only.
+        // SAFETY: has no arguments and no effect.
         let own = unsafe { libc::geteuid() };
         for find in [by_netlink, by_proc, mirror] {
             assert_eq!(find(la, pa, Looks::Twice).unwrap().uid, own);
@@ -411,7 +410,7 @@ mod tests {
         for find in [by_netlink, by_proc, mirror] {
             assert_eq!(find(la, pa, Looks::Twice).unwrap().uid, 4711);
         }
-        // SAFETY: the child makes system calls and ends.
+        // SAFETY: the child only makes system calls and exits.
         unsafe {
             let pid = libc::fork();
             if pid == 0 {

@@ -2,7 +2,7 @@
 //! connection. Only the kernel's answers count (docs/protocol.md, "Proof of identity", whose steps
 //! are named here).
 //!
-//! Refuses to know how the two have met and what they want of each other.
+//! Knows nothing of how the two have met, or what for.
 
 use super::diag::Mirror;
 use super::message::{Message, Nonce, Sender};
@@ -17,19 +17,19 @@ use sluice_stats::Reason;
 /// Set before a socket is bound or connected: each record carries its sender's credentials
 /// (`unix(7)`).
 const SO_PASSCRED: i32 = libc::SO_PASSCRED;
-/// Whether descriptors may be sent to this socket; from Linux 6.16 on.
+/// Lets a socket refuse descriptors, since Linux 6.16.
 const SO_PASSRIGHTS: i32 = 83;
 
-/// Whether this kernel lets a socket refuse descriptors: not known yet, 1 it does, 2 it does not.
+/// Whether this kernel lets a socket refuse descriptors. 0: not known yet, 1: yes, 2: no.
 static REFUSES: AtomicU32 = AtomicU32::new(0);
 
-/// Does a [prepared](prepare) socket refuse descriptors?
+/// True if a [prepared](prepare) socket refuses descriptors.
 pub(crate) fn refuses_descriptors() -> bool {
     REFUSES.load(Ordering::Relaxed) == 1
 }
 
-/// Step 0: records received by this socket carry credentials, and no descriptors where the kernel
-/// can refuse them.
+/// Step 0: records received by this socket carry credentials. They carry no descriptors, where the
+/// kernel can refuse them.
 ///
 /// # Errors
 /// [`Reason::ProofFailed`] where the kernel gives no credentials.
@@ -40,15 +40,15 @@ pub fn prepare(socket: i32) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Whether the peer may send descriptors from now on; an error: this kernel lets them in always.
+/// Sets whether the peer may send descriptors from now on.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's: it always lets them in.
 pub fn let_descriptors_in(socket: i32, may: bool) -> Result<(), sys::Errno> {
     sys::setsockopt(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, &i32::from(may))
 }
 
-/// Random bytes for nonces, drawn for several at once, and how many are left.
+/// Random bytes for several nonces, and for how many nonces they are left.
 struct Drawn {
     bytes: [u8; 16 * NONCE],
     left: usize,
@@ -59,13 +59,13 @@ static DRAWN: Guarded<Drawn> = Guarded::new(Drawn {
     left: 0,
 });
 
-/// A nonce: nobody has seen it before.
+/// A new nonce, which nobody can guess.
 ///
 /// # Errors
 /// [`Reason::Limit`] where there is no randomness.
 pub fn nonce() -> Result<Nonce, Reason> {
     let mut own = [0; NONCE];
-    // In a handler that has interrupted this: its own.
+    // A handler that has interrupted a holder of the lock draws its own.
     match DRAWN.lock() {
         Some(mut drawn) => {
             if drawn.left == 0 {
@@ -81,41 +81,41 @@ pub fn nonce() -> Result<Nonce, Reason> {
         None => sys::random(&mut own).map_err(|_| Reason::Limit)?,
     }
     let drawn = u128::from_le_bytes(own);
-    // Zero stands for none.
+    // Not zero, which stands for no nonce.
     Ok([drawn as u64 | 1, (drawn >> 64) as u64])
 }
 
-/// Holds what was drawn still over a fork.
+/// Before a fork: locks the random bytes.
 pub fn hold() {
     DRAWN.hold();
 }
 
-/// After the fork, on both sides.
+/// After the fork, in parent and child: ends [`hold`].
 pub fn release() {
     DRAWN.release();
 }
 
-/// In the child of a fork: what was drawn is the parent's.
+/// In the child of a fork: drops the random bytes, which the parent uses.
 pub fn after_fork() {
     if let Some(mut drawn) = DRAWN.lock() {
         drawn.left = 0;
     }
 }
 
-/// A process that may turn out to hold the other end.
+/// A process that claims to hold the other end.
 #[derive(Debug)]
 pub struct Claimant {
-    /// Its number in this process's namespace; never 0.
+    /// Its process id in this process's PID namespace; never 0.
     pub pid: i32,
     /// The process's effective user when it called `connect` or `listen`.
     pub uid: u32,
-    /// /proc/PID, bound to that very process, where this one may look into it.
+    /// /proc/PID, where this process may look into it. The descriptor stays bound to the process.
     pub dir: Option<Fd>,
-    /// A link with that process, which has its directory.
+    /// A link with that process, which has its directory open.
     pub link: Option<&'static Link>,
 }
 
-/// The same of a link, whose process is known.
+/// A process whose identity is known, with its directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     /// As [`Claimant::pid`].
@@ -143,7 +143,7 @@ impl Claimant {
         }
         let known = shm::all().find(|link| {
             let is_it = link.peer_pid() == who.pid && link.peer_uid() == who.uid;
-            // A child of a process that is gone may keep the link up, and the number be another's.
+            // A child may keep a dead process's link up, and another process may have got its id.
             let lives = |dir| sys::stat_at(dir, c"stat", 0).is_ok();
             is_it && link.is_alive() && link.peer_dir().with(lives) == Some(true)
         });
@@ -171,7 +171,7 @@ impl Claimant {
         })
     }
 
-    /// Has the look made, with the directory that it needs.
+    /// Runs `look` with the process and its directory.
     pub fn with<R>(&self, look: impl FnOnce(Known) -> R) -> R {
         let known = |dir| Known {
             pid: self.pid,
@@ -184,13 +184,13 @@ impl Claimant {
         }
     }
 
-    /// Could it stop this process by a signal as well?
+    /// True if the process could also stop this one by a signal.
     pub fn is_same_user(&self) -> bool {
         relation(self.uid) == Relation::Same
     }
 }
 
-/// Has a look made at the process of a link.
+/// Runs `look` with the process of a link and its directory.
 pub(crate) fn look_over<R>(link: &Link, look: impl FnOnce(Known) -> R) -> R {
     link.peer_dir().with_any(|dir| {
         look(Known {
@@ -210,18 +210,18 @@ pub fn of_link(link: &Link) -> Known {
 }
 
 impl Known {
-    /// Was the record sent by this process?
+    /// True if this process sent the record.
     pub fn is_process(&self, sender: Option<Sender>) -> bool {
         sender.is_some_and(|sender| sender.pid == self.pid)
     }
 
-    /// Was the record, which carries explicit credentials, sent by this process as that user?
+    /// True if this process sent the record, with explicit credentials, as that user.
     pub fn has_sent(&self, sender: Option<Sender>) -> bool {
         self.is_process(sender) && sender.is_some_and(|sender| sender.uid == self.uid)
     }
 
-    /// Steps 3 and 4: has this process sent `claim` after it got `nonce`, and does it hold the
-    /// other end, `mirror`? `socket` is any socket of this process.
+    /// Steps 3 and 4: checks that this process sent `claim` after it got `nonce`, and that it holds
+    /// the other end, `mirror`. `socket` is any socket of this process.
     ///
     /// # Errors
     /// [`Reason::PeerOwner`], [`Reason::PeerHidden`], [`Reason::ProofFailed`].
@@ -244,7 +244,7 @@ impl Known {
             (Relation::Same, None) => Err(Reason::PeerHidden),
             (Relation::Same, Some(dir)) => holds(dir, claim.descriptor, mirror, socket),
             (Relation::Root, Some(dir)) => match seems_to_hold(dir, claim.descriptor, mirror) {
-                // Root without the right to look (CAP_SYS_PTRACE) is as others are.
+                // Root without CAP_SYS_PTRACE sees as little as other users do.
                 Err(Reason::PeerHidden) => Ok(()),
                 looked => looked,
             },
@@ -252,14 +252,14 @@ impl Known {
     }
 }
 
-/// What this process is to another one's user.
+/// What this process is to the user of another one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Relation {
-    /// It acts for the same user.
+    /// It runs as the same user.
     Same,
     /// It is root, and may look as far as the kernel lets it.
     Root,
-    /// Neither: /proc shows nothing of the other's descriptors.
+    /// Neither: /proc shows it nothing of the other's descriptors.
     Stranger,
 }
 
@@ -271,7 +271,7 @@ fn relation(uid: u32) -> Relation {
     }
 }
 
-/// /proc/PID of the process that has the number now.
+/// Opens /proc/PID of the process that has the id now.
 fn directory(pid: i32) -> Result<Fd, Reason> {
     let path = ShortPath::new(format_args!("/proc/{pid}"));
     let dir = sys::open(path.as_c_str(), libc::O_PATH | libc::O_DIRECTORY);
@@ -282,9 +282,9 @@ fn directory(pid: i32) -> Result<Fd, Reason> {
     sluice_runtime::own_fds::lift(dir).ok_or(Reason::DescriptorLimit)
 }
 
-/// Is the process in this process's PID namespace? A process in a child namespace cannot signal
-/// this one, but it could block it: reading the fdinfo of an epoll set waits for the thread that
-/// uses the set.
+/// Checks that the process is in this process's PID namespace. A process in a child namespace
+/// cannot signal this one, but could block it: a read of the fdinfo of an epoll set waits for the
+/// thread that uses the set.
 fn is_of_our_namespace(dir: i32) -> Result<(), Reason> {
     let theirs = sys::stat_at(dir, c"ns/pid", 0);
     let ours = sys::stat_at(libc::AT_FDCWD, c"/proc/self/ns/pid", 0);
@@ -295,7 +295,7 @@ fn is_of_our_namespace(dir: i32) -> Result<(), Reason> {
     }
 }
 
-/// What /proc/PID/fdinfo says of a descriptor.
+/// What /proc/PID/fdinfo tells of a descriptor.
 #[derive(Debug, Default)]
 struct Info {
     flags: Option<u64>,
@@ -327,7 +327,7 @@ fn info(dir: i32, path: &CStr) -> Result<Info, Reason> {
     Ok(info)
 }
 
-/// Why /proc shows nothing: it may not, or there is nothing.
+/// The reason for an error of /proc: no permission, or no such descriptor.
 fn refusal(errno: sys::Errno) -> Reason {
     match errno {
         libc::EACCES | libc::EPERM => Reason::PeerHidden,
@@ -335,8 +335,8 @@ fn refusal(errno: sys::Errno) -> Reason {
     }
 }
 
-/// Does descriptor `number` of the process stand for this socket, with the right to use it? All in
-/// one read, so that nothing can be put into another's place in between.
+/// Checks that descriptor `number` of the process is this socket, with the right to use it. One
+/// read tells all, so nothing can be replaced between two looks.
 fn holds(dir: i32, number: u32, mirror: Mirror, socket: i32) -> Result<(), Reason> {
     let there = ShortPath::new(format_args!("fdinfo/{number}"));
     let shown = info(dir, there.as_c_str())?;
@@ -350,12 +350,12 @@ fn holds(dir: i32, number: u32, mirror: Mirror, socket: i32) -> Result<(), Reaso
         // All sockets are on one mount.
         Some(inode) if inode == mirror.inode && shown.mount == Some(mount(socket)?) => Ok(()),
         Some(_) => Err(Reason::ProofFailed),
-        // Before Linux 5.14.
+        // Before Linux 5.14 fdinfo has no inode.
         None => seems_to_hold(dir, number, mirror),
     }
 }
 
-/// The number of the mount that `socket` is on.
+/// The id of the mount that `socket` is on.
 fn mount(socket: i32) -> Result<u64, Reason> {
     static MOUNT: AtomicU64 = AtomicU64::new(u64::MAX);
     let known = MOUNT.load(Ordering::Relaxed);
@@ -402,7 +402,7 @@ mod tests {
 
     const NONCE: Nonce = [7, 8];
 
-    /// A connection: this end, the other, and what the kernel names as the other.
+    /// A connection: this end, the other end, and that end's mirror.
     fn connection() -> (TcpStream, TcpStream, Mirror) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -414,10 +414,10 @@ mod tests {
         (near, far, mirror)
     }
 
-    /// What this very process makes of a claim to hold `number` of its own.
+    /// Judges a claim of this process to hold its own descriptor `number`.
     fn judge(number: i32, mirror: Mirror) -> Result<(), Reason> {
         let dir = sys::open(c"/proc/self", libc::O_PATH | libc::O_DIRECTORY).unwrap();
-        // SAFETY: asks only.
+        // SAFETY: has no arguments and no effect.
         let uid = unsafe { libc::geteuid() };
         let pid = sys::getpid();
         let known = Known {
@@ -519,7 +519,7 @@ mod tests {
     fn a_process_of_this_user_that_cannot_be_seen_is_not_believed() {
         let (_near, far, mirror) = connection();
         let fd = far.as_raw_fd();
-        // SAFETY: the child and its own change only themselves, and end.
+        // SAFETY: the child and its own child change only themselves, and exit.
         unsafe {
             if libc::geteuid() != 0 {
                 return;
@@ -533,7 +533,7 @@ mod tests {
                 let target = libc::fork();
                 libc::setresuid(4712, 4712, 4712);
                 if target == 0 {
-                    // A change of users hides what it has.
+                    // A change of users makes its descriptors invisible.
                     libc::write(ends[1], b"!".as_ptr().cast(), 1);
                     libc::pause();
                 }
@@ -553,7 +553,7 @@ mod tests {
 
     #[test]
     fn a_process_of_another_namespace_of_ids_is_not_believed() {
-        // SAFETY: the children change only themselves, and end.
+        // SAFETY: the children change only themselves, and exit.
         unsafe {
             if libc::geteuid() != 0 {
                 return;

@@ -1,7 +1,7 @@
 //! The steps of a meeting by name: proving, giving out a stream, joining it. From the connection of
 //! the second comer to the attached stream.
 //!
-//! Refuses to know how the two came to the name, and when a meeting is given up.
+//! Knows nothing of how the two came to the name, or when a meeting is given up.
 
 use super::closer::{self, Way};
 use super::identity::{self, Claimant};
@@ -18,7 +18,7 @@ use sluice_sockets::socket::Socket;
 use sluice_sockets::{tell, trigger, upgrade};
 use sluice_stats::Reason;
 
-/// How a meeting goes on.
+/// The outcome of a step.
 pub(super) enum Step {
     /// Nothing to do now.
     Waits,
@@ -30,11 +30,11 @@ pub(super) enum Step {
     Link(&'static Link),
 }
 
-/// So many wrong visitors of one name are sent away before the name is given up. A process that is
-/// not the peer can prevent a meeting, and nothing else.
+/// Wrong visitors of one name that are sent away before the name is given up. A process that is not
+/// the peer can prevent a meeting, and nothing else.
 const VISITORS: u32 = 8;
 
-/// Moves a meeting on by what its socket has brought.
+/// Moves a meeting on by the next record from its socket.
 pub(super) fn step(meeting: &mut Pending) -> Step {
     if meeting.sock.generation.load(Ordering::Acquire) != meeting.generation {
         return Step::Over(Some(Reason::Close));
@@ -83,8 +83,8 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
     decided(meeting, step)
 }
 
-/// Has the program changed its user since it made the socket? Then the other end cannot find out
-/// that this process holds it, and ends the meeting without a word.
+/// True if the program has changed its user since it made the socket. Then the other end cannot
+/// find out that this process holds it, and ends the meeting without a word.
 fn is_of_another_user(sock: &Socket) -> bool {
     let owner = sys::fstat(sock.fd.load(Ordering::Relaxed)).map(|stat| stat.st_uid);
     owner.is_ok_and(|owner| owner != credentials::own_ids().0)
@@ -111,13 +111,13 @@ fn let_in(meeting: &mut Pending) -> Option<Step> {
                 return None;
             }
             Err(reason) => {
-                // A stranger, or a peer that this process may not look at.
+                // Another process, or a peer that this process may not look at.
                 drop(visitor);
                 let Stage::Named { sent_away } = &mut meeting.stage else {
                     return Some(Step::Over(Some(reason)));
                 };
                 *sent_away += 1;
-                // The next one could not be looked at, either.
+                // This process could not look at the next visitor, either.
                 let is_blind = matches!(reason, Reason::PeerHidden | Reason::ProcMissing);
                 if *sent_away >= VISITORS || is_blind {
                     return Some(Step::Over(Some(reason)));
@@ -127,7 +127,7 @@ fn let_in(meeting: &mut Pending) -> Option<Step> {
     }
 }
 
-/// Receives the next record, with a descriptor only if one belongs there.
+/// Receives the next record. A descriptor is received only at the stage where one is expected.
 fn hear(meeting: &mut Pending) -> Received {
     if let Stage::Receiving(porter, _) = &meeting.stage {
         return message::receive(porter.raw());
@@ -177,7 +177,7 @@ pub(super) fn owner(sock: &'static Socket) -> usize {
     core::ptr::from_ref(sock) as usize
 }
 
-/// Can this process share a link with the peer's version and settings?
+/// Checks that this process can share a link with the peer's version and settings.
 fn compatible(message: &Message) -> Result<(), Reason> {
     if message.version != VERSION {
         return Err(Reason::VersionMismatch);
@@ -278,7 +278,7 @@ fn on_claim_of_second(
     Ok(Step::Waits)
 }
 
-/// Checks that a link, which the peer has named by its token, is one with the peer's process.
+/// Checks that a link that the peer has named by its token leads to the peer's process.
 fn is_with(meeting: &Pending, link: &Link) -> Result<(), Reason> {
     let pid = meeting.claimant.as_ref().map(|claimant| claimant.pid);
     (pid == Some(link.peer_pid()))
@@ -286,8 +286,8 @@ fn is_with(meeting: &Pending, link: &Link) -> Result<(), Reason> {
         .ok_or(Reason::ProofFailed)
 }
 
-/// At most so many links with one process, and with all processes of other users together, so that
-/// none of them takes what the others need.
+/// Most links with one process, and with all processes of other users together, so that none of
+/// them takes what the others need.
 const LINKS_OF_PROCESS: usize = 8;
 const LINKS_OF_OTHERS: usize = 768;
 
@@ -384,7 +384,7 @@ fn join(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Resu
     Ok(over_with(meeting, link, index, fresh))
 }
 
-/// Has the link a control socket, or needs none, as a link within this process?
+/// True if the link has a control socket, or needs none since it is within this process.
 fn is_confirmed(link: &Link) -> bool {
     link.control().is_open() || link.twin().is_some()
 }

@@ -145,8 +145,8 @@ fn try_meet(sock: &'static Socket, effort: Effort) -> Result<(), Reason> {
     meet(look, effort, &mut list, arrived)
 }
 
-/// May a meeting be moved on in this call? It may start the control thread, and pthread_create must
-/// not be called in a signal handler.
+/// True if a meeting may be moved on in this call. That may start the control thread, and
+/// pthread_create must not be called in a signal handler.
 fn may_meet_here() -> bool {
     control_thread::is_running() || !sluice_runtime::in_handler::is_in_handler()
 }
@@ -374,11 +374,11 @@ fn enlist(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
     Ok(())
 }
 
-/// A name stands at least so long before another may take its place, in ns.
+/// Shortest life of a name before another may take its place, in ns.
 const LEAST_NS: u64 = 2_000_000;
 
-/// Is there room for one more name? If not, the oldest name without a visitor is given up: names of
-/// connections with peers that do not run the library must not keep others out.
+/// Makes room for one more name, or returns false. With all places taken, the oldest name without a
+/// visitor is given up: peers without the library must not keep others out.
 fn make_room(list: &mut Meetings) -> bool {
     if meetings::with_sockets() < PENDING_MAX {
         return true;
@@ -413,8 +413,8 @@ pub fn progress_soon() {
 /// The time between two looks at a meeting that a call waits for, in ns.
 const STEP_NS: u64 = 20_000;
 
-/// A writer waits so long for the consent of its reader, in ns. A reader that sleeps consents when
-/// the next bytes have woken it.
+/// Longest wait of a writer for the consent of its reader, in ns. A reader that sleeps consents
+/// when the next bytes have woken it.
 const CONSENT_NS: u64 = 100_000;
 
 /// Waits for the meeting of `sock`: at most until `comes_until` for the other end to come to the
@@ -518,7 +518,7 @@ fn expire(meeting: Pending) {
     give_up(meeting, reason);
 }
 
-/// Has one end shut down or closed the connection? Then a proof may fail since the socket is gone.
+/// True if one end has shut down or closed: then a proof may fail as the socket is gone.
 fn is_half_closed(sock: &Socket) -> bool {
     tcp::state(sock.fd.load(Ordering::Relaxed)) != Some(tcp::ESTABLISHED)
 }
@@ -535,15 +535,15 @@ fn give_up(meeting: Pending, reason: Reason) {
     }
 }
 
-/// Ends a meeting. Returns the counters of its connection, if that still exists and has no other
-/// reason to stay on TCP.
+/// Ends a meeting. Returns the counters of its connection, unless the connection is gone or has
+/// another reason to stay on TCP.
 fn end(meeting: Pending) -> Option<&'static sluice_stats::Conn> {
     if let Stage::Replied(link, index) | Stage::Granted(link, index) = meeting.stage {
         abandon(link, index);
     }
     let sock = meeting.sock;
     let is_current = sock.generation.load(Ordering::Acquire) == meeting.generation;
-    // That the connection ends is no such reason.
+    // The end of the connection is no such reason.
     let has_own_reason =
         meeting.refuses.is_some() || sock.pinned().is_some_and(|reason| !reason.is_end());
     (is_current && !has_own_reason).then(|| sock.conn())
@@ -609,8 +609,8 @@ pub(crate) fn on_link_record(link: &'static Link, message: &Message, sender: Opt
     }
 }
 
-/// Before the control socket of a link is closed: records with descriptors that lie unread in it
-/// are closed by another process or thread, since that may take for ever (see [`closer`]).
+/// Before the control socket of a link is closed: has another process or thread close descriptors
+/// that are unread in it, since that may block for ever (see [`closer`]).
 fn empty(control: i32) {
     let _ = sys::shutdown(control, libc::SHUT_RD);
     if closer::has_unread(control)
@@ -655,7 +655,7 @@ pub fn release_last() {
     join::release();
 }
 
-/// In the child of a fork: the meetings are the parent's.
+/// In the child of a fork: drops the parent's meetings.
 pub fn after_fork() {
     meetings::after_fork();
     keep_nothing();
@@ -685,7 +685,7 @@ mod tests {
         .unwrap()
     }
 
-    /// A meeting at a name that has stood for so long.
+    /// A meeting at a name that was bound `since_ns` ago.
     fn named(key: u64, since_ns: u64) -> Pending {
         let sock = socket::alloc(-1, role::CONNECTING).unwrap();
         let look = Look {

@@ -20,8 +20,8 @@ use std::collections::BTreeMap;
 /// connected to it.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// First comer: the name is bound, and the peer has not connected. `sent_away` counts processes
-    /// that have connected and were not it.
+    /// First comer: the name is bound, and the peer has not connected. `sent_away` counts other
+    /// processes that have connected.
     Named { sent_away: u32 },
     /// First comer: a process of the other end's owner has connected and has sent nothing.
     Greeted,
@@ -39,8 +39,8 @@ pub(super) enum Stage {
     /// Second comer: the first comer offers stream `index` of the link with this token, which
     /// another meeting of the two processes is about to make here.
     Promised(Token, u32),
-    /// The peer was asked over this link, the last of so many. `None`: the other end is in this
-    /// process, and has not moved a byte.
+    /// The peer was asked over this link, the last of the given number. `None`: the other end is in
+    /// this process, and has not moved a byte.
     Asked(Option<&'static Link>, u32),
     /// Stream `index` of the link was granted to the peer, which has not joined yet.
     Granted(&'static Link, u32),
@@ -57,7 +57,7 @@ pub(super) struct Pending {
     pub own: u64,
     /// The other end, as the kernel names it.
     pub mirror: Mirror,
-    /// What the peer has to repeat in its proof, so that this is not of an older meeting.
+    /// The peer has to repeat it in its proof, so that a proof of an older meeting fails.
     pub nonce: Nonce,
     /// Why this end stays on TCP, if it does. The meeting then only tells the other end.
     pub refuses: Option<Reason>,
@@ -73,19 +73,19 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// May it be replaced when the connection tries again?
+    /// True if the meeting may be replaced when the connection tries again.
     pub fn is_idle(&self) -> bool {
         matches!(self.stage, Stage::Asked(..)) || self.refuses.is_some()
     }
 
-    /// Does it go on, so that a new try with this effort is not needed?
+    /// True if the meeting goes on, so that a new try with this effort is not needed.
     pub(crate) fn goes_on_for(&self, effort: Effort) -> bool {
         let is_enough = !self.is_idle() || self.refuses.is_none() && effort != Effort::Name;
         is_enough && self.is_current() && sys::now_ns() < self.deadline
     }
 
-    /// Has one end come to the other? `None`: both are this process's, and the other one has to be
-    /// used first.
+    /// Whether one end has come to the other. `None`: both are in this process, and the other one
+    /// must be used first.
     pub fn has_begun(&self) -> Option<bool> {
         match self.stage {
             Stage::Asked(None, _) => None,
@@ -94,18 +94,18 @@ impl Pending {
         }
     }
 
-    /// Is the connection still there?
+    /// True if the connection is still there.
     pub fn is_current(&self) -> bool {
         self.sock.generation.load(Ordering::Acquire) == self.generation
     }
 
-    /// Is it the meeting of the other end, in this process, and does that end wait for `look`'s?
+    /// True if this is the meeting of `look`'s other end, in this process, and has not begun.
     pub(crate) fn is_other_end_of(&self, look: &Look) -> bool {
         self.mirror.inode == look.own
             && matches!(self.stage, Stage::Named { .. } | Stage::Asked(..))
     }
 
-    /// Does `answer` belong to the question that this meeting has sent?
+    /// True if `answer` belongs to the question that this meeting has sent.
     pub(crate) fn is_asked_by(&self, answer: &Message) -> bool {
         self.key == answer.token[0] && self.nonce == answer.echo
     }
@@ -122,15 +122,15 @@ impl Pending {
         }
     }
 
-    /// Is there something to do for it, given the sockets that have news?
+    /// True if the meeting can be moved on, given the sockets that have news.
     pub fn is_due(&self, ready: &watch::Ready) -> bool {
         matches!(self.stage, Stage::Promised(..))
             || !self.is_current()
             || ready.has(self.hears_at())
     }
 
-    /// Does the peer's process run as this user? Then it could also stop this one by a signal, and
-    /// is guarded against less.
+    /// True if the peer's process runs as this user. Such a peer could also stop this process by a
+    /// signal, and is guarded against less.
     pub(crate) fn is_with_same_user(&self) -> bool {
         let claimant = self.claimant.as_ref();
         claimant.is_some_and(Claimant::is_same_user)
@@ -155,7 +155,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// A meeting at this stage. It has a time limit only if it has a socket.
+    /// Makes a meeting at this stage. It has a time limit only if it has a socket.
     pub fn at(self, stage: Stage, socket: Option<Way>) -> Pending {
         let (sock, generation) = self.of;
         let deadline = match &socket {
@@ -236,7 +236,7 @@ impl Meetings {
     /// Adds a meeting of a socket that has none.
     pub fn add(&mut self, meeting: Pending) {
         let at = address(meeting.sock);
-        // No answer comes sooner than that.
+        // No answer comes sooner.
         look_again(LOOK_NS);
         if meeting.socket.is_some() {
             self.with_socket.push(at);
@@ -343,7 +343,7 @@ pub(super) fn with_sockets() -> usize {
     COUNT.load(Ordering::Acquire) as usize
 }
 
-/// Is no meeting under way?
+/// True if no meeting is under way.
 pub(super) fn are_none() -> bool {
     TOTAL.load(Ordering::Relaxed) == 0
 }
@@ -361,14 +361,14 @@ pub(super) fn look_soon() {
     look_again(0);
 }
 
-/// Hooks look again after so many ns.
+/// Hooks look again after `ns`.
 fn look_again(ns: u64) {
     let now = sys::now_ns();
     MOVED_AT.store(now, Ordering::Relaxed);
     NEXT_LOOK.store(now + ns, Ordering::Relaxed);
 }
 
-/// Should the calling hook look at the meetings? It then does so for all others, too.
+/// True if the calling hook should look at the meetings. It then does so for all others, too.
 pub(super) fn is_time_to_look(now: u64) -> bool {
     let next = NEXT_LOOK.load(Ordering::Relaxed);
     let quiet = now.saturating_sub(MOVED_AT.load(Ordering::Relaxed));
@@ -380,8 +380,8 @@ pub(super) fn is_time_to_look(now: u64) -> bool {
 /// Until when hooks look for answers over links, in ns.
 static ASKED_UNTIL: AtomicU64 = AtomicU64::new(0);
 
-/// Does a meeting wait for an answer over a link? Hooks look for it for a while, so that it does
-/// not depend on when the control thread is scheduled.
+/// True if a meeting waits for an answer over a link. Hooks look for the answer for a while, so
+/// that it does not depend on when the control thread is scheduled.
 pub(super) fn awaits_answers(now: u64) -> bool {
     let asked = BUSY.load(Ordering::SeqCst) & ASKED != 0;
     if asked && now > ASKED_UNTIL.load(Ordering::SeqCst) {
@@ -400,7 +400,7 @@ pub fn expect_nothing() {
     BUSY.fetch_and(!ASKED, Ordering::SeqCst);
 }
 
-/// Is a meeting under way that only hooks move on? Then the program's waits are cut at its end.
+/// True if a meeting is under way that only hooks move on: it limits the program's waits.
 #[inline]
 pub fn needs_hooks() -> bool {
     COUNT.load(Ordering::Relaxed) != 0 && !control_thread::is_running() && super::may_meet_here()
@@ -411,8 +411,8 @@ pub(super) fn next_look(now: u64) -> u64 {
     NEXT_LOOK.load(Ordering::Relaxed).saturating_sub(now)
 }
 
-/// In the child of a fork: drops the meetings, which are the parent's, and closes the child's
-/// copies of their sockets. Streams that were given out belong to the parent's links, and stay.
+/// In the child of a fork: drops the parent's meetings, and closes the child's copies of their
+/// sockets. Streams that were given out belong to the parent's links, and stay.
 pub(super) fn after_fork() {
     if let Some(mut list) = PENDING.lock() {
         for meeting in list.take_all(|_| true) {

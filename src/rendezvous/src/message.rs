@@ -1,7 +1,7 @@
-//! Records that have come: of a meeting, or over a link's control socket. All of one is the peer's
-//! word except the sender's credentials. A record of another length, magic or version
-//! is refused, and each user of a number checks it. A descriptor may belong to any file, also to
-//! one whose close or status waits for a file server. An unexpected one ends the meeting or the
+//! Receives records: of a meeting, or over a link's control socket. Only the sender's credentials
+//! are the kernel's word; the rest is the peer's. A record of another length, magic or version is
+//! refused, and each user of a number checks it. A descriptor may belong to any file, also to one
+//! whose `close` or `fstat` waits for a file server. An unexpected one ends the meeting or the
 //! link, and no call is made on it.
 
 use super::closer;
@@ -11,34 +11,34 @@ use sluice_sockets::record::{CREDENTIALS, Control, send_bytes, space};
 
 pub use sluice_sockets::record::{Kind, LEN, Message, Nonce, REUSE, VERSION, send};
 
-/// The sender of a record, as the kernel states it: its process id here, and the user that it
-/// named, which must be one of its own.
+/// The sender of a record, as the kernel states it: its process id in this namespace, and the user
+/// that it named, which must be one of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// 0: it has no number here.
+    /// 0: it has no id in this namespace.
     pub pid: i32,
     /// See [`Kind::is_proof`].
     pub uid: u32,
 }
 
-/// The most descriptors that one message can have (`SCM_MAX_FD`). Where there is room for fewer the
-/// kernel closes the others in the receiving thread.
+/// The most descriptors of one message (`SCM_MAX_FD`). If the buffer has room for fewer, the kernel
+/// closes the others in the receiving thread.
 const FDS_MAX: usize = 253;
 
 const ALL_RIGHTS: usize = space(FDS_MAX * size_of::<i32>());
 
-/// A descriptor that a record has brought. What becomes of none is closed where nobody waits.
+/// A descriptor that a record has brought. Unless accepted, it is closed in another thread.
 #[derive(Debug)]
 pub struct Brought(Option<Fd>);
 
 impl Brought {
-    /// It is what was wanted: its close does not wait.
+    /// Takes the descriptor, when it is the expected one: closing it does not block.
     #[must_use]
     pub fn accept(mut self) -> Option<Fd> {
         self.0.take()
     }
 
-    /// To look at it.
+    /// The descriptor, to look at it.
     #[must_use]
     pub fn fd(&self) -> Option<&Fd> {
         self.0.as_ref()
@@ -56,24 +56,24 @@ impl Drop for Brought {
 pub enum Received {
     /// A record, its sender, and the descriptor that it brought.
     Message(Message, Option<Sender>, Option<Brought>),
-    /// Nothing now.
+    /// No record is unread.
     Nothing,
-    /// The peer is gone.
+    /// The peer has closed the socket.
     Gone,
-    /// The peer sent what is no record.
+    /// The peer sent something other than a record.
     Wrong,
 }
 
-/// What lies unread at a socket.
+/// What is unread at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Nothing.
     Nothing,
-    /// The end.
+    /// End of file.
     End,
     /// A message without descriptors.
     Plain,
-    /// A message that brings some.
+    /// A message that brings descriptors.
     Brings,
 }
 
@@ -86,31 +86,31 @@ fn past_reset<T>(mut call: impl FnMut() -> Result<T, sys::Errno>) -> Result<T, s
     }
 }
 
-/// Looks at what lies unread, and takes nothing: no descriptor comes in by it, and none is closed.
+/// Peeks at the next unread message: no descriptor comes in, and none is closed.
 #[must_use]
 pub fn next(socket: i32) -> Next {
     let mut control = Control([0u8; CREDENTIALS]);
-    // SAFETY: zeroes are a valid header.
+    // SAFETY: a plain C structure, for which all zeroes are a valid value.
     let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
     let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
     let looked = past_reset(|| {
         header.msg_control = control.0.as_mut_ptr().cast();
         header.msg_controllen = control.0.len();
-        // SAFETY: the header and the room live until the call returns. No byte is wanted.
+        // SAFETY: `header` and `control` live until the call returns. No byte is wanted.
         unsafe { sys::recvmsg(socket, &raw mut header, flags) }
     });
     match looked {
         // The buffer has room for the credentials only, so MSG_CTRUNC means descriptors.
         Ok(_) if header.msg_flags & libc::MSG_CTRUNC != 0 => Next::Brings,
-        // Each message has its sender, and the end has none.
+        // Each message carries its sender's credentials, and the end of file does not.
         Ok(_) if header.msg_controllen != 0 => Next::Plain,
         Err(libc::EAGAIN | libc::EINTR) => Next::Nothing,
         _ => Next::End,
     }
 }
 
-/// The bytes of a message, one more than a record has if there are so many, its sender and its
-/// descriptors.
+/// A message: its bytes (one more than a record's at most, to notice longer ones), its sender and
+/// its descriptors.
 struct Raw {
     bytes: [u8; LEN + 1],
     len: usize,
@@ -119,8 +119,8 @@ struct Raw {
     fd_count: usize,
 }
 
-/// Takes a message, never waiting. Descriptors of which this process may have no more are closed by
-/// the kernel, in this thread.
+/// Takes a message without waiting. The kernel closes, in this thread, descriptors beyond this
+/// process's limit.
 fn take(socket: i32) -> Result<Raw, sys::Errno> {
     let mut raw = Raw {
         bytes: [0; LEN + 1],
@@ -134,7 +134,7 @@ fn take(socket: i32) -> Result<Raw, sys::Errno> {
         iov_len: raw.bytes.len(),
     };
     let mut control = Control([0u8; CREDENTIALS + ALL_RIGHTS]);
-    // SAFETY: zeroes are a valid header.
+    // SAFETY: a plain C structure, for which all zeroes are a valid value.
     let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
     header.msg_iov = &raw mut piece;
     header.msg_iovlen = 1;
@@ -142,10 +142,10 @@ fn take(socket: i32) -> Result<Raw, sys::Errno> {
     raw.len = past_reset(|| {
         header.msg_control = control.0.as_mut_ptr().cast();
         header.msg_controllen = control.0.len();
-        // SAFETY: the header and all it points to live until the call returns.
+        // SAFETY: `header`, `piece`, `raw` and `control` live until the call returns.
         unsafe { sys::recvmsg(socket, &raw mut header, flags) }
     })?;
-    // SAFETY: the kernel has filled the control room and set its length; the macros stay inside it.
+    // SAFETY: the kernel has filled `control` and set its length; the macros stay inside it.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(&raw const header);
         while !at.is_null() {
@@ -174,7 +174,7 @@ fn take(socket: i32) -> Result<Raw, sys::Errno> {
     Ok(raw)
 }
 
-/// Receives a record, never waiting. With several descriptors it is none.
+/// Receives a record without waiting. A message with several descriptors is refused.
 pub fn receive(socket: i32) -> Received {
     let raw = match take(socket) {
         Ok(raw) => raw,
@@ -189,7 +189,7 @@ pub fn receive(socket: i32) -> Received {
             let brought = fds.pop().map(|fd| Brought(Some(fd)));
             Received::Message(message, raw.sender, brought)
         }
-        // The end alone has no sender.
+        // Only the end of file has no sender.
         _ if raw.len == 0 && raw.sender.is_none() => Received::Gone,
         _ => {
             closer::dispose(fds);
@@ -198,9 +198,9 @@ pub fn receive(socket: i32) -> Received {
     }
 }
 
-/// Takes a message, and sends it on by `to` if it brings one descriptor which `is_wanted`. For a
-/// process that shares this one's memory, and has descriptors of its own: makes system calls, and
-/// touches nothing but its stack. What is not sent on is closed at that process's end.
+/// Takes a message, and sends it on by `to` if it brings one descriptor that `is_wanted`. Runs in a
+/// process that shares this one's memory but not its descriptors, so it makes system calls and
+/// touches only its stack. When that process exits, the kernel closes what was not sent on.
 pub fn forward(socket: i32, to: i32, is_wanted: fn(i32) -> bool) {
     let Ok(mut raw) = take(socket) else { return };
     let [fd, ..] = raw.fds;
@@ -221,7 +221,7 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixDatagram;
 
-    /// Both ends of a socket of records, prepared as those of a meeting.
+    /// Both ends of a socket for records, prepared as in a meeting.
     fn pair() -> [Fd; 2] {
         let ends = sys::socket_pair().unwrap();
         for end in &ends {
@@ -231,7 +231,7 @@ mod tests {
         ends
     }
 
-    /// Waits until every thread for what may wait is through.
+    /// Waits until all closing threads have ended.
     fn await_closers() {
         while closer::busy() != 0 {
             std::thread::yield_now();
@@ -260,7 +260,7 @@ mod tests {
             };
             assert_eq!(got, message);
             assert_eq!(sender.pid, sluice_runtime::process::pid() as i32);
-            // SAFETY: asks only.
+            // SAFETY: has no arguments and no effect.
             assert_eq!(sender.uid, unsafe { libc::geteuid() });
         }
         send(a.raw(), &message, None).unwrap();
@@ -287,7 +287,7 @@ mod tests {
             let _ = sys::poll_one(porter.raw(), libc::POLLIN, None);
             assert!(matches!(receive(porter.raw()), Received::Gone));
         }
-        // One that may be an arena comes.
+        // A memory file of the arena's length is passed on.
         sys::ftruncate(small.raw(), sluice_fabric::layout::ARENA_LEN).unwrap();
         send(a.raw(), &message, Some(small.raw())).unwrap();
         let porter = closer::receive(b.raw(), None).unwrap();
@@ -312,9 +312,9 @@ mod tests {
             let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (other, _) = listener.accept().unwrap();
             let fd = tcp.as_raw_fd();
-            // More than the other end takes, which reads nothing.
+            // More bytes than the other end, which reads none, has room for.
             let bytes = vec![0u8; 1 << 16];
-            // SAFETY: an array of that length.
+            // SAFETY: `bytes` has that length, and lives until the call returns.
             while unsafe { sys::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT) }.is_ok()
             {
             }
@@ -326,11 +326,11 @@ mod tests {
             send(by.raw(), &Message::new(Kind::Reply), Some(tcp.as_raw_fd())).unwrap();
             other
         };
-        // A child that another test has made may have the last hold of one, and then nobody waits
-        // for it.
+        // A child that another test has forked may hold the last reference to a socket. Then no
+        // close blocks, so try again.
         let has_waited = (0..20).any(|_| {
             let begun = std::time::Instant::now();
-            // Received, left unread in a socket that is closed, and in one that nobody has let in.
+            // Received; unread in a socket that is closed; unread in a connection not accepted.
             let [a, b] = pair();
             let _received = bring(&a);
             let Received::Message(_, _, Some(brought)) = receive(b.raw()) else {
@@ -351,12 +351,12 @@ mod tests {
             drop(visitor);
             closer::close(name);
             assert!(begun.elapsed().as_secs() < 30);
-            // Those that are quick have come to their end. (A process that ends does not linger.)
+            // Quick closes have ended by now. (A process that ends does not linger.)
             std::thread::sleep(std::time::Duration::from_millis(50));
             closer::busy() != 0 || closer::porters() != 0
         });
         assert!(has_waited);
-        // The other ends are gone, and nobody lingers for them.
+        // The other ends are gone, so no close lingers any more.
         while closer::busy() != 0 || closer::porters() != 0 {
             std::thread::yield_now();
         }
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn what_lies_behind_a_reset_is_seen() {
         let [a, b] = pair();
-        // The other end does not read this, and closes after its own message.
+        // `b` does not read this, and `a` closes after its own message.
         send(b.raw(), &Message::new(Kind::Claim), None).unwrap();
         let (near, _far) = sys::doorbell().unwrap();
         send(a.raw(), &Message::new(Kind::Reply), Some(near.raw())).unwrap();
@@ -406,7 +406,7 @@ mod tests {
             }
             bytes.resize(LEN + usize::from(draw().is_multiple_of(16)), 0);
             if let Some(message) = Message::from_bytes(&bytes) {
-                // What lies after the fields nobody looks at.
+                // Bytes after the fields are ignored.
                 assert_eq!(message.to_bytes()[..76], bytes[..76]);
                 understood += 1;
             }

@@ -9,13 +9,13 @@ use sluice_fabric::sys::{self, Fd};
 use sluice_runtime::own_fds;
 use sluice_stats::Reason;
 
-/// So often an end tries to connect to a name that is bound and does not listen yet.
+/// Tries to connect to a name that is bound and does not listen yet.
 const CONNECT_TRIES: u32 = 3;
 
 /// The abstract address of a connection.
 fn address(key: u64) -> (libc::sockaddr_un, usize) {
     use std::io::Write;
-    // SAFETY: zeroes are a valid address.
+    // SAFETY: a plain C structure, for which all zeroes are a valid value.
     let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let mut name = [0u8; 64];

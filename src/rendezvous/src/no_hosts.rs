@@ -1,4 +1,4 @@
-//! A build without links to other hosts: none is looked for.
+//! Stubs for a build without links to other hosts.
 
 use core::net::SocketAddr;
 use sluice_sockets::socket::Socket;

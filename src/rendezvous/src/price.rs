@@ -2,50 +2,49 @@
 //! given up.
 //!
 //! A link between two busy servers needs some thousand records in a second: three for a connection
-//! that joins it, one for each that leaves it, one for each waiter that comes or goes. Rings and
-//! bytes need none.
+//! that joins it, one for each that leaves it, one for each waiter that comes or goes. Ring data
+//! needs none.
 
 use super::message::Kind;
 use sluice_fabric::bucket::{Bucket, Rate};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 
-/// Of one link. The cheapest record, Wake, is a ring where there is no doorbell: two millionths of
-/// a second.
+/// Budget of one link. The cheapest record, Wake, rings a waiter that has no doorbell: that takes 2
+/// us.
 const RECORDS: Rate = Rate {
     most: 1 << 18,
     // A test machine may be slow.
     per_second: if cfg!(test) { 2000 } else { 200_000 },
 };
-/// Of all links with the processes of one other user.
+/// Budget of all links with the processes of one other user.
 const RECORDS_OF_USER: Rate = Rate {
     most: 1 << 19,
     per_second: 400_000,
 };
-/// Doorbells of one link: each needs a descriptor at both ends, and is made while the program's own
-/// `dup` and `open` wait. A waiter without one is rung by its own control thread.
+/// Budget for doorbells of one link. Each needs a descriptor at both ends, and the program's own
+/// `dup` and `open` wait while it is made. A waiter without one is rung by its own control thread.
 const BELLS: Rate = Rate {
     most: 128,
     per_second: 100,
 };
 
-/// Budgets for users.
+/// Number of budgets for users.
 const USERS: usize = 64;
 
-/// Budgets of users, by their number. Two with the same place have one: there is no way to begin
-/// anew.
+/// Budgets of users, by user number modulo [`USERS`]. Users with the same place share one.
 static USER: [Bucket; USERS] = [const { Bucket::new() }; USERS];
 
 const fn price(kind: Kind) -> u32 {
     match kind {
         Kind::Wake => 1,
-        // Looked for among all that look for their peer, and kept.
+        // Searches all meetings, and may be kept.
         Kind::Ask | Kind::Grant => 8,
         _ => 4,
     }
 }
 
-/// A record has come over the link: may the peer have it? Else the link is to be given up.
+/// Pays for a record that has come over the link. False: the link must be given up.
 pub(super) fn may_say(link: &Link, kind: Kind) -> bool {
     let (price, now) = (price(kind), sys::now_ns());
     if !link.record_budget().spend(RECORDS, price, now) {
@@ -59,7 +58,7 @@ pub(super) fn may_say(link: &Link, kind: Kind) -> bool {
     bucket.is_none_or(|bucket| bucket.spend(RECORDS_OF_USER, price, now))
 }
 
-/// May the peer have one more doorbell made?
+/// Pays for one more doorbell. False: the peer gets none.
 pub(super) fn may_have_bell(link: &Link) -> bool {
     link.bell_budget().spend(BELLS, 1, sys::now_ns())
 }

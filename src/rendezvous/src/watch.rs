@@ -62,13 +62,13 @@ impl Ready {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; PENDING_MAX];
         let (set, at_once) = (SET.load(Ordering::Acquire), sys::timespec(0));
         let (at, most) = (events.as_mut_ptr(), PENDING_MAX as i32);
-        // SAFETY: an array of ours, and no mask.
+        // SAFETY: `events` has room for `most` events and is alive until the call returns.
         let count =
             unsafe { sys::epoll_wait(set, at, most, Some(&at_once), core::ptr::null()) }.ok();
         Ready { events, count }
     }
 
-    /// Has this socket news?
+    /// True if this socket may have news.
     pub fn has(&self, fd: i32) -> bool {
         self.count.is_none_or(|count| {
             let mut ready = self.events.iter().take(count);

@@ -1,4 +1,4 @@
-//! Descriptors of links, within the host and to others, and what their control sockets say.
+//! Control sockets of links within the host: reads and handles their records, and makes doorbells.
 
 use super::*;
 use crate::bell::{self, Wanted};
@@ -12,13 +12,13 @@ use sluice_sockets::socket::watcher::Watcher;
 use sluice_sockets::tell::{ask_wake, tell, tell_in_time};
 use sluice_sockets::{jobs, peer_end};
 
-/// A new link stands: this thread asks over it.
+/// A new link is up: has the control thread ask over it.
 pub fn link_is_up(link: &'static Link) {
     jobs::ask(link);
 }
 
-/// A slot of this process needs a doorbell: asks for it. The name that the peer is to come to,
-/// where it is to.
+/// Asks the peer for a doorbell of a slot of this process. Returns the bound name if the peer must
+/// connect to it.
 pub fn want_bell(link: &'static Link, slot: u32) -> Option<Fd> {
     if link.twin().is_some() {
         return None;
@@ -33,7 +33,7 @@ pub fn want_bell(link: &'static Link, slot: u32) -> Option<Fd> {
                 token: [number, 0],
                 ..Message::about(Kind::WantBell, slot)
             };
-            // Not in time: then the slot has none, and is rung by this thread.
+            // If it cannot be sent now, the slot gets no doorbell, and the control thread rings it.
             return tell(link, &want, None).then_some(name);
         }
         Wanted::No => {}
@@ -41,22 +41,22 @@ pub fn want_bell(link: &'static Link, slot: u32) -> Option<Fd> {
     None
 }
 
-/// The peer that has come to the name of a doorbell.
+/// Accepts the peer's connection to the name of a doorbell.
 pub fn bell_at(link: &Link, name: &Fd) -> Option<Fd> {
     bell::let_in(link, name)
 }
 
-/// A slot of this process is gone.
+/// A slot of this process is given up: so is its doorbell.
 pub fn drop_bell(link: &'static Link, slot: u32) {
     if link.twin().is_none() {
         tell_in_time(link, Kind::DropBell, slot);
     }
 }
 
-/// From hooks: reads what has come over the links, as this thread would.
+/// From hooks: reads the records of all links, as the control thread would.
 pub fn read_links() {
     if READING.is_locked() {
-        // By the control thread, from which this one has taken the processor, perhaps.
+        // The control thread may hold the lock without a CPU, since this thread has it.
         let _ = spin::yield_once();
     }
     for link in shm::all().filter(|l| l.is_alive() && l.control().is_open() && !l.is_foreign()) {
@@ -64,25 +64,25 @@ pub fn read_links() {
     }
 }
 
-/// The control thread sleeps so long where a hook reads, instead of spinning, in ns.
+/// How long the control thread sleeps while a hook reads, instead of spinning, in ns.
 const READING_NS: u64 = 60_000;
-/// So often at most.
+/// Most such sleeps in a row.
 const NAPS: u32 = 4;
 
-/// Records that a hook reads from one link before the others have their turn.
+/// Records that a hook reads from one link before it turns to the next.
 const TURN: u32 = 64;
 
-/// Held from before a record is received until the descriptors that it brought are closed or
-/// lifted: a child that was forked in between would keep them.
+/// Held from before a record is received until its descriptors are closed or lifted: a child that
+/// was forked in between would keep them.
 pub(super) static READING: Guarded<()> = Guarded::of_order(lock::BEFORE_SOCKETS, ());
 
 pub(super) fn on_link(link: &'static Link) {
     if !control_thread::is_own_thread() && READING.is_locked() {
-        // Somebody reads already, and goes on until nothing is left.
+        // Another thread is reading, and goes on until nothing is left.
         return;
     }
     for _ in 0..TURN {
-        // A hook that reads goes on until nothing is left, which takes some microseconds.
+        // A hook that reads goes on until nothing is left, which takes a few microseconds.
         let mut naps = 0..NAPS;
         while control_thread::is_own_thread() && READING.is_locked() && naps.next().is_some() {
             let _ = sys::poll_one(-1, 0, Some(sys::timespec(READING_NS)));
@@ -90,12 +90,11 @@ pub(super) fn on_link(link: &'static Link) {
         let Some(_reading) = READING.lock() else {
             return;
         };
-        // Closed after the same lock, or by the end of a link that nobody reads any more.
+        // Only a holder of this lock, or the end of an unused link, closes the control socket.
         let Some(fd) = link.control().raw() else {
             return;
         };
-        // From others than this user nothing is let in that may wait for somebody when it is
-        // closed.
+        // From other users no descriptor is received, since closing one may block.
         if !link.is_of_same_user() {
             match message::next(fd) {
                 Next::Nothing => return,
@@ -103,7 +102,7 @@ pub(super) fn on_link(link: &'static Link) {
                 Next::Plain | Next::End => {}
             }
         }
-        // What comes unasked may stand where it likes.
+        // A descriptor that nobody asked for may be received at any number.
         let is_due = link.bells_due().load(Ordering::Relaxed) != 0;
         let _low = is_due.then(own_fds::Low::begin);
         match message::receive(fd) {
@@ -118,7 +117,7 @@ pub(super) fn on_link(link: &'static Link) {
             }
         }
         if control_thread::is_own_thread() {
-            // The wait tells of the next one, and most come alone.
+            // The next wait reports the next record, and most come alone.
             return;
         }
     }
@@ -154,22 +153,22 @@ fn on_record(
         Kind::Attention => work::look(link, message.index),
         Kind::DropBell => {
             if link.drop_bell(message.index) {
-                // Rung a moment ago, perhaps, where nobody hears it.
+                // The doorbell may have been rung a moment ago, and is gone: so asks for a Wake.
                 ask_wake(link, message.index);
             }
         }
-        // Not for a link: a peer that says it breaks the rules.
+        // A peer that sends these over a link breaks the protocol.
         Kind::Challenge | Kind::Claim | Kind::Reply => give_up(link),
     }
 }
 
 /// The set that sleeps on a slot of this process.
 fn set_of(link: &Link, slot: u32) -> Option<&'static Watcher> {
-    // SAFETY: slots are owned by sets, whose memory is type-stable, or by 0.
+    // SAFETY: a slot's owner is 0 or the address of a set, whose memory stays a set.
     unsafe { (link.slot_owner(slot) as *const Watcher).as_ref() }
 }
 
-/// The peer's slot gets a doorbell. A thread that finds none meanwhile asks for the ring.
+/// Makes a doorbell for a slot of the peer. Until it is set, threads that find none send a Wake.
 fn make_bell(link: &'static Link, slot: u32, [name, _]: Token) {
     link.drop_bell(slot);
     if !price::may_have_bell(link) {
@@ -195,13 +194,13 @@ fn make_bell(link: &'static Link, slot: u32, [name, _]: Token) {
     }
 }
 
-/// The peer's process is gone. What it left in our rings is still read; what we left in its rings
-/// goes to TCP, where the kernel answers for it.
+/// The peer's process is gone. Unread bytes that it left in this end's rings are still read. Those
+/// that this end left in its rings go to TCP, where the kernel answers for it.
 pub(crate) fn lost(link: &'static Link) {
     end(link, Reason::PeerDied);
 }
 
-/// The peer's process breaks the rules, or has this one do more than it may: nothing of it leaves
+/// The peer's process breaks the protocol, or exceeds its budget: none of its connections leaves
 /// TCP again.
 fn give_up(link: &'static Link) {
     end(link, Reason::PeerHostile);
@@ -209,12 +208,12 @@ fn give_up(link: &'static Link) {
 
 fn end(link: &'static Link, reason: Reason) {
     let first = link.kill();
-    // Also where it was given up before: a socket at its end that stays watched would never let us
-    // sleep again.
+    // Also if the link was given up before: a closed connection that stays in the set would be
+    // reported for ever.
     link.control().close(|fd| {
         control_thread::unwatch(fd);
         own_fds::forget(fd);
-        // Descriptors that may lie unread in it are closed elsewhere.
+        // Descriptors that may be unread in it are closed in another process.
         crate::empty(fd);
     });
     if !first {
@@ -244,7 +243,7 @@ mod tests {
     use sluice_fabric::arena::Arena;
     use sluice_fabric::shm::{LinkEnd, PeerProcess};
 
-    /// A link of this process with one of that user, whose end of the control socket is the other.
+    /// A link with a process of this user, and the peer's end of its control socket.
     fn link_with(uid: u32) -> (&'static Link, Fd) {
         let [ours, theirs] = sys::socket_pair().unwrap();
         for end in [&ours, &theirs] {
@@ -270,11 +269,11 @@ mod tests {
     }
 
     fn own_user() -> u32 {
-        // SAFETY: asks only.
+        // SAFETY: has no arguments and no effect.
         unsafe { libc::geteuid() }
     }
 
-    /// Says it as often as the socket takes it, and has it heard, so many times.
+    /// Sends `times` records, and has this end read when the socket is full.
     fn flood(link: &'static Link, from: &Fd, kind: Kind, times: u32) {
         for index in 0..times {
             while message::send(from.raw(), &Message::about(kind, index % 8), None)
@@ -293,7 +292,7 @@ mod tests {
     fn who_says_too_much_is_given_up() {
         for uid in [own_user(), own_user() ^ 1] {
             let (link, peer) = link_with(uid);
-            // A busy server's.
+            // As many as a busy server sends.
             flood(link, &peer, Kind::Attention, 4_000);
             assert!(link.is_alive());
             flood(link, &peer, Kind::Attention, 100_000);
@@ -351,7 +350,7 @@ mod tests {
         assert_eq!(sys::read(far.raw(), &mut byte), Ok(1));
         while sys::read(far.raw(), &mut byte).is_ok() {}
         assert!(link.ring_peer(5), "emptied");
-        // Nobody is woken by a name that is not of the link's process.
+        // A name that is not the link's process's makes no doorbell.
         let stranger = Message {
             token: [0xfffff, 0],
             ..want
@@ -369,7 +368,7 @@ mod tests {
         let sent = message::send(peer.raw(), &Message::about(Kind::Bell, 0), Some(near.raw()));
         if identity::refuses_descriptors() {
             assert_eq!(sent, Err(libc::EPERM));
-            // As on an older kernel.
+            // As on an older kernel, which lets descriptors in.
             let control = link.control().raw().unwrap();
             identity::let_descriptors_in(control, true).unwrap();
             message::send(peer.raw(), &Message::about(Kind::Bell, 0), Some(near.raw())).unwrap();

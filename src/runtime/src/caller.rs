@@ -1,11 +1,10 @@
-//! What a program's pointers lead to: looked at only where the kernel would find it, too.
+//! Checks the program's pointers before they are used.
 //!
-//! A call that is given an address where nothing is fails with EFAULT. The kernel finds that out by
-//! a fault of its own; here a fault would end the program. So the kernel is asked first, by a call
-//! that looks at the place and does nothing else, page by page. What it has said is remembered
-//! until the program changes its mappings, since event loops and vectored calls come with the same
-//! few structures each time; of the page that this thread's stack is on it need not be asked at all
-//! (`docs/decisions/020-pointers-are-asked-for.md`).
+//! A system call that gets an address where nothing is mapped fails with EFAULT. The kernel notices
+//! by a page fault; here a fault would kill the program. So the kernel is asked first, page by
+//! page, by a call that only looks at the page. Its answer is cached until the program changes its
+//! mappings, since event loops and vectored calls pass the same few structures each time. The page
+//! of this thread's stack need not be asked for (`docs/decisions/020-pointers-are-asked-for.md`).
 
 use crate::seccomp;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,42 +12,42 @@ use sluice_fabric::sys;
 
 const PAGE: usize = 4096;
 
-/// Where a user's addresses begin: nothing is mapped in the first page.
+/// Lowest user address: nothing is mapped in the first page.
 pub const FIRST: usize = 4096;
-/// Where they end.
+/// End of the user addresses.
 pub(crate) const TOP: usize = 1 << 47;
 
-/// Can this range be a user's at all? Not in the first page, not in the kernel's half: the kernel
-/// says EFAULT. Whether a plausible range is mapped is asked by [`can_read`] and its kin for what
-/// describes a call; buffers that are not end the program (docs/limitations.md).
+/// True if the range is in user space: otherwise the kernel returns EFAULT. Whether it is mapped is
+/// for [`can_read`] and its kin, which are used for structures that describe a call. Buffers that
+/// are not mapped kill the program (docs/limitations.md).
 pub fn plausible(at: usize, len: usize) -> bool {
     (FIRST..TOP).contains(&at) && len <= TOP - at
 }
 
-/// What is known of a range.
+/// Whether a range is mapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum There {
     Yes,
     No,
-    /// A seccomp filter that was inherited may kill for the question. Then there are no streams.
+    /// An inherited seccomp filter may kill for asking. Then there are no streams.
     Untold,
 }
 
-/// Is it certain that all of this can be read?
+/// True if all of this can certainly be read.
 #[inline(always)]
 #[must_use]
 pub fn can_read(at: usize, len: usize) -> bool {
     there(at, len, false) == There::Yes
 }
 
-/// Is it certain that not all of this can be read?
+/// True if not all of this can be read, for certain.
 #[inline(always)]
 #[must_use]
 pub fn cannot_read(at: usize, len: usize) -> bool {
     there(at, len, false) == There::No
 }
 
-/// Can it be read without a question? None is asked.
+/// True if it can be read and that is cached. The kernel is not asked.
 #[inline(always)]
 #[must_use]
 pub fn is_known_to_be_there<T>(at: *const T) -> bool {
@@ -56,21 +55,21 @@ pub fn is_known_to_be_there<T>(at: *const T) -> bool {
     at % PAGE <= PAGE - size_of::<T>() && is_known(at / PAGE, false)
 }
 
-/// As [`can_read`], for what is to be written.
+/// As [`can_read`], for writing.
 #[inline(always)]
 #[must_use]
 pub fn can_write(at: usize, len: usize) -> bool {
     there(at, len, true) == There::Yes
 }
 
-/// As [`cannot_read`], for what is to be written.
+/// As [`cannot_read`], for writing.
 #[inline(always)]
 #[must_use]
 pub fn cannot_write(at: usize, len: usize) -> bool {
     there(at, len, true) == There::No
 }
 
-/// How many of `len` bytes from `at` on are certain to be writable, by pages.
+/// How many of the `len` bytes from `at` on can certainly be written, by pages.
 #[must_use]
 pub fn writable(at: usize, len: usize) -> usize {
     let end = at.saturating_add(len);
@@ -85,51 +84,51 @@ pub fn writable(at: usize, len: usize) -> usize {
     to.min(end) - at
 }
 
-/// A copy of what is at `at`, if that is certain to be there.
+/// Copies the `T` at `at`, if it can certainly be read.
 ///
 /// # Safety
-/// Any bytes are a `T`.
+/// Any bytes are a valid `T`.
 #[inline(always)]
 #[must_use]
 pub unsafe fn copy<T: Copy>(at: *const T) -> Option<T> {
-    // SAFETY: it can be read, and is a `T` whatever it is.
+    // SAFETY: it can be read, and by this function's contract any bytes are a `T`.
     can_read(at as usize, size_of::<T>()).then(|| unsafe { at.read_unaligned() })
 }
 
-/// As [`copy`], if it is not certain to be missing: for what has to be known even where the kernel
-/// may not be asked.
+/// As [`copy`], unless it certainly cannot be read: for structures that are needed even where the
+/// kernel must not be asked.
 ///
 /// # Safety
-/// As there; and where a filter forbids the question the caller vouches for the place.
+/// Any bytes are a valid `T`. Where a filter forbids asking, the caller knows that `at` is mapped.
 #[inline(always)]
 #[must_use]
 pub unsafe fn copy_on_trust<T: Copy>(at: *const T) -> Option<T> {
-    // SAFETY: as in `copy`, or the caller's promise.
+    // SAFETY: readable, or by this function's contract mapped; any bytes are a `T`.
     (!cannot_read(at as usize, size_of::<T>())).then(|| unsafe { at.read_unaligned() })
 }
 
-/// Nothing is where a pointer leads: EFAULT, and the kernel's to refuse.
+/// A pointer leads to unmapped memory: EFAULT, which the kernel returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing;
 
-/// A time limit of a caller's, none where that is null.
+/// The time limit at `at`, or none for null.
 ///
 /// # Errors
-/// It is not there.
+/// It cannot be read.
 ///
 /// # Safety
-/// `at` is null or a C caller's.
+/// `at` is null or an argument of a C caller.
 pub unsafe fn timeout_at(at: *const libc::timespec) -> Result<Option<libc::timespec>, Missing> {
     if at.is_null() {
         return Ok(None);
     }
-    // SAFETY: any bytes are one.
+    // SAFETY: any bytes are a `timespec`; unasked, the C caller vouches for its argument.
     unsafe { copy_on_trust(at) }.map(Some).ok_or(Missing)
 }
 
-/// Is a signal mask given that is not there? The kernel looks at it before anything else.
+/// True if `mask` is neither null nor readable. The kernel checks that before anything else.
 pub fn is_mask_missing(mask: *const libc::sigset_t) -> bool {
-    // The kernel's has 64 bits.
+    // The kernel's mask has 64 bits.
     !mask.is_null() && cannot_read(mask as usize, 8)
 }
 
@@ -148,7 +147,7 @@ fn there(at: usize, len: usize, writes: bool) -> There {
 fn own_page() -> usize {
     let top: usize;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: copies a register.
+    // SAFETY: copies a register, and nothing else.
     unsafe {
         core::arch::asm!("mov {}, rsp", out(reg) top, options(nomem, nostack, preserves_flags));
     }
@@ -179,19 +178,18 @@ fn elsewhere(at: usize, len: usize, writes: bool) -> There {
     There::Yes
 }
 
-/// Pages that are there, each in the place that its number gives. A word is twice the number, 1
-/// more if the page can be written, and [`CHANGES`] as that was before it was looked for. What is
-/// mapped is the process's, so all threads have one table.
+/// Cache of mapped pages: a direct-mapped table by page number, one for all threads. An entry is
+/// twice the page number, plus 1 if the page is writable, plus [`CHANGES`] as of before the kernel
+/// was asked.
 static KNOWN: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
-/// How often the program has changed its mappings, in units of [`CHANGE`], from one on: an empty
-/// word has no page.
+/// How often the program has changed its mappings, in units of [`CHANGE`]. Begins at one, so that
+/// an empty entry matches no page.
 static CHANGES: AtomicU64 = AtomicU64::new(CHANGE);
-/// A filter of the program's own is about to stand: from now on nothing is asked, as the kernel may
-/// kill for it.
+/// The program installs a seccomp filter, which may kill for asking: from now on nothing is asked.
 static IS_FILTERED: AtomicBool = AtomicBool::new(false);
 
 const WRITABLE: u64 = 1;
-/// Twice the number of a user's page is less.
+/// More than twice the number of any user page.
 const CHANGE: u64 = 1 << 36;
 
 #[inline(always)]
@@ -205,15 +203,15 @@ fn is_known(page: usize, writes: bool) -> bool {
         return false;
     };
     let known = place.load(Ordering::Relaxed);
-    // What can be written can be read.
+    // A page that can be written can be read.
     let known = if writes { known } else { known | WRITABLE };
-    // A number that is no user's makes more than any word has.
+    // A page number beyond user space gives a sum that no entry has.
     let changes = CHANGES.load(Ordering::Relaxed);
     known == changes.wrapping_add(2 * page as u64 + WRITABLE)
 }
 
-/// Looks for a page, of which something from `at` on is wanted: that of the stack is there, of
-/// another the kernel is asked.
+/// Looks whether a page is mapped, and asks the kernel unless it is the stack's. `at` is an address
+/// in the page or before it.
 #[cold]
 #[inline(never)]
 fn ask(page: usize, at: usize, writes: bool) -> There {
@@ -250,8 +248,8 @@ fn ask(page: usize, at: usize, writes: bool) -> There {
     There::Yes
 }
 
-/// Called after the program has unmapped or replaced memory. (Not before: an answer that another
-/// thread gets meanwhile must not be cached.)
+/// Called after the program has unmapped or replaced memory. (Not before: another thread's answer
+/// from in between would be cached.)
 #[inline]
 pub fn mappings_changed() {
     let before = CHANGES.fetch_add(CHANGE, Ordering::AcqRel);
@@ -260,8 +258,8 @@ pub fn mappings_changed() {
     }
 }
 
-/// Before the program puts itself under a seccomp filter: the streams go, and pointers are believed
-/// as from here on.
+/// Before the program installs a seccomp filter. Streams go back to TCP, and pointers are no longer
+/// checked.
 pub fn before_filter() {
     IS_FILTERED.store(true, Ordering::Relaxed);
 }
@@ -279,7 +277,7 @@ mod tests {
         }
         fn protect(&self, index: usize, how: libc::c_int) {
             let at = core::ptr::without_provenance_mut(self.0 + index * PAGE);
-            // SAFETY: this test's page, which it does not touch itself.
+            // SAFETY: a page of this test, which has no references into it.
             assert_eq!(unsafe { libc::mprotect(at, PAGE, how) }, 0);
             mappings_changed();
         }
@@ -287,7 +285,7 @@ mod tests {
 
     impl Drop for Pages {
         fn drop(&mut self) {
-            // SAFETY: made in `new`, and nobody knows it any more.
+            // SAFETY: `new` has mapped it, and no reference into it is left.
             unsafe {
                 sys::unmap(core::ptr::with_exposed_provenance_mut(self.0), 2 * PAGE);
             };
@@ -320,7 +318,7 @@ mod tests {
     fn a_page_that_was_there_is_asked_for_anew_behind_a_change() {
         let pages = Pages::new();
         let word = pages.0 as *const u64;
-        // SAFETY: any bytes are one.
+        // SAFETY: any bytes are a `u64`.
         let look = || unsafe { copy(word) };
         assert_eq!(look(), Some(0));
         pages.protect(0, libc::PROT_NONE);
@@ -334,7 +332,7 @@ mod tests {
     fn the_page_of_the_stack_is_there() {
         let local = [7u64; 2];
         let page = core::ptr::from_ref(&local) as usize / PAGE;
-        // SAFETY: any bytes are one.
+        // SAFETY: any bytes are a `[u64; 2]`.
         assert_eq!(unsafe { copy(&raw const local) }, Some(local));
         assert!(can_write(own_page() * PAGE, PAGE));
         mappings_changed();

@@ -1,11 +1,11 @@
-//! Settings from the environment and from configuration files, and the one line on stderr when they
-//! make no sense.
+//! Settings from the environment and from configuration files, and the one line on stderr about
+//! those that are not understood.
 //!
-//! What the environment says wins over what a [`file`] says. The environment is read once, through
-//! libc's `environ`: `std::env` would take a lock that a forked child can find held. [`config`]
-//! works before any constructor ran. What cannot be understood is never an error: the program runs
-//! with the default, and its user is told in one line. [`SETTINGS`] is the only list of names,
-//! values and defaults; documentation is made of it.
+//! The environment wins over a [`mod@file`]. It is read once, through libc's `environ`: `std::env`
+//! would take a lock that a forked child can find locked. [`config()`] works before any constructor
+//! ran. A setting that is not understood is never an error: the program runs with the default, and
+//! one line tells the user. [`SETTINGS`] is the only list of names, values and defaults;
+//! documentation is made of it.
 
 mod file;
 #[cfg(feature = "fuzzing")]
@@ -33,7 +33,7 @@ use std::ffi::CString;
 /// When a connection leaves TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upgrade {
-    /// When it has cost TCP about what leaving it costs.
+    /// When it has cost TCP about as much as leaving TCP costs.
     Auto,
     /// From the first byte on.
     Eager,
@@ -47,24 +47,24 @@ pub enum Upgrade {
 /// How bytes travel on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Direct where an ADVERT is fresh, else through the ring.
+    /// Direct where there is a fresh ADVERT, else through the ring.
     Dynamic,
-    /// Direct only; demotes when no ADVERT comes.
+    /// Direct only. A stream to which no ADVERT comes is demoted.
     Direct,
     /// Through the ring only.
     Indirect,
 }
 
-/// What is worth a line on stderr. Later levels say more.
+/// How much is logged on stderr. A later level logs more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing but complaints about settings, and about a second copy of the library.
+    /// Only complaints about settings, and about a second copy of the library.
     Off,
-    /// Sluice failed where it should not; nothing is said at this level as yet.
+    /// Failures of Sluice. Nothing is logged at this level so far.
     Error,
-    /// Each upgrade, and each way back to TCP with its reason.
+    /// Each upgrade, and each demotion with its reason.
     Info,
-    /// Each try to upgrade that came to nothing, and why.
+    /// Each failed try to upgrade, and why it failed.
     Debug,
 }
 
@@ -75,46 +75,46 @@ pub struct Config {
     pub upgrade: Upgrade,
     /// How bytes travel on a link.
     pub mode: Mode,
-    /// Longest wait on the CPU before sleeping; 0 forbids spinning.
+    /// Longest spin before a sleep; 0 forbids spinning.
     pub spin_ns: u32,
-    /// Length of a ring at most; a power of two.
+    /// Greatest length of a ring; a power of two.
     pub ring_len: u32,
     /// Smallest direct transfer in [`Mode::Dynamic`]; `None` for no direct transfer.
     pub direct_min: Option<u32>,
-    /// What is worth a line on stderr.
+    /// How much is logged on stderr.
     pub log: Level,
-    /// With its seed. Always `None` unless built with feature `fault`.
+    /// A fault for tests. Always `None` unless built with feature `fault`.
     pub fault: Option<Fault>,
     /// File that gets one line per finished connection.
     pub report: Option<CString>,
-    /// Beginning of the names of files that get every message of a process.
+    /// Prefix of the names of files that get every message of a process.
     pub trace: Option<CString>,
-    /// Hosts that may be dialled over iWARP, and may dial.
+    /// Hosts that may be dialled, and may dial, over iWARP.
     pub peers: Vec<Subnet>,
     /// The one RDMA device that may be used; `None`: any.
     pub device: Option<CString>,
-    /// Where hosts have other addresses for RDMA.
+    /// Other addresses of hosts, for RDMA.
     pub map: Vec<(Subnet, Subnet)>,
-    /// How many connections may be accelerated at once; `None`: as many as there are.
+    /// Most connections that are accelerated at once; `None`: no limit.
     pub connections: Option<u64>,
-    /// Bytes of rings that they may have together; `None`: as many as they need.
+    /// Most bytes of rings that they have together; `None`: no limit.
     pub memory: Option<u64>,
-    /// Which connections are left on TCP: the first that fits says.
+    /// Which connections stay on TCP. The first rule that matches decides.
     pub rules: Vec<Rule>,
 }
 
-/// What a build for tests does at random moments.
+/// A fault that a build for tests makes, at random moments from a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Takes a stream back to TCP.
     Demote(u64),
-    /// Ends the work of a link to another host.
+    /// Fails a link to another host.
     Link(u64),
-    /// A defect that tests must find: forgets to ring a peer that sleeps.
+    /// A defect that tests must find: omits to wake a peer that sleeps.
     Wakeup(u64),
-    /// A defect that tests must find: says one byte less of a peek.
+    /// A defect that tests must find: reports one byte less of a peek.
     Peek(u64),
-    /// Takes the kernel for one before Linux 6.16, where sockets cannot refuse descriptors.
+    /// Behaves as on Linux before 6.16, where sockets cannot refuse descriptors.
     OldKernel,
 }
 
@@ -139,26 +139,25 @@ impl Config {
     };
 }
 
-/// The settings of this process; read from the environment by the first call that finds one. The
-/// same call tells the user what could not be understood.
+/// The settings of this process. The first call that finds an environment reads it, and tells the
+/// user which settings were not understood.
 ///
-/// Before libc has set `environ` up (a call from `.preinit_array`) these are the defaults.
+/// Before libc has set up `environ` (in a call from `.preinit_array`) these are the defaults.
 pub fn config() -> &'static Config {
     static CONFIG: OnceBox<Config> = OnceBox::new();
     if let Some(config) = CONFIG.get() {
         return config;
     }
-    // SAFETY: `environ` is libc's pointer to the environment; reading the pointer itself is what
-    // every use of it begins with.
+    // SAFETY: `environ` is libc's variable; only the pointer is read here.
     let variables = unsafe { environ };
     if variables.is_null() {
         return const { &Config::DEFAULT };
     }
     CONFIG.get_or_init(|| {
-        // SAFETY: the pointer is not null, so it is an environment as environ(7) describes it. The
-        // library's constructor is the first to come here, before the program could change its
-        // environment; a program that does so from another thread while an earlier hook of its own
-        // is in here breaks the rules of setenv(3) for getenv(3).
+        // SAFETY: not null, so an environment as environ(7) describes it. The library's constructor
+        // is the first to come here, before the program could change its environment. A program
+        // that does so in another thread during an earlier hook breaks the rules of setenv(3) for
+        // getenv(3).
         let all = || unsafe { Variables::new(variables) };
         let is_secure = is_secure();
         let all = || all().filter(|(name, _)| is_heeded(name, is_secure));
@@ -177,12 +176,12 @@ pub fn config() -> &'static Config {
         if crate::copies::works() {
             let report = (REPORT, "cannot be written to", "no report");
             prepare_file(&mut config.report, report, path::prepare, &mut complaint);
-            // Found from the current directory, which the program may leave.
+            // Made absolute now, since the program may change its directory.
             let trace = (TRACE, "is in no directory", "no trace");
             prepare_file(&mut config.trace, trace, path::absolute, &mut complaint);
         }
         static TOLD: AtomicBool = AtomicBool::new(false);
-        // Of several copies of the library one complains.
+        // Of several copies of the library only one complains.
         if !complaint.is_empty() && crate::copies::works() && !TOLD.swap(true, Relaxed) {
             complaint.emit();
         }
@@ -194,7 +193,7 @@ pub fn config() -> &'static Config {
 const HOME: &str = "HOME";
 const USER_CONFIG: &str = "XDG_CONFIG_HOME";
 
-/// Where the environment says that files are; of equal names the first counts.
+/// The paths of files that the environment names. The first of equal names counts.
 fn places<'a>(variables: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Places<'a> {
     let mut places = Places::default();
     for (name, value) in variables {
@@ -209,22 +208,21 @@ fn places<'a>(variables: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Places<'
     places
 }
 
-/// Does this program run with other rights than those of the user that starts it (set-user-ID,
-/// capabilities of its file)? See getauxval(3).
+/// True if this program has other rights than the user that starts it (set-user-ID, file
+/// capabilities). See getauxval(3).
 fn is_secure() -> bool {
-    // SAFETY: without a side effect.
+    // SAFETY: has no side effect, and takes any number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Does this variable count? In a program with more rights than its caller, variables that name
-/// files do not; [`Setting::lessens`] decides on the others.
+/// True if the variable is read. A program with more rights than its caller ignores variables that
+/// name files; [`Setting::lessens`] decides on the others.
 fn is_heeded(name: &[u8], is_secure: bool) -> bool {
     let lead_to_files = [CONFIG, HOME, USER_CONFIG];
     !is_secure || lead_to_files.iter().all(|file| file.as_bytes() != name)
 }
 
-/// The file that a variable names is made ready by `prepare`; one that cannot be is named, and left
-/// out.
+/// Has `prepare` try a variable's file. A file that fails is reported, and not used.
 fn prepare_file(
     file: &mut Option<CString>,
     (name, failure, default): (&str, &str, &str),
@@ -244,7 +242,7 @@ fn prepare_file(
     }
 }
 
-/// Says that this copy of the library is not the one that works.
+/// Logs that this copy of the library is not the one that works.
 pub fn tell_idle() {
     crate::copies::with_files(|first, own| {
         let mut line = Line::new();
@@ -257,7 +255,7 @@ pub fn tell_idle() {
     });
 }
 
-/// Writes one line to stderr if `level` is worth it. Leaves `errno` alone, allocates nothing.
+/// Writes one line to stderr if `level` is logged. Leaves `errno` alone, allocates nothing.
 pub fn log(level: Level, message: fmt::Arguments<'_>) {
     if level != Level::Off && level <= config().log {
         let mut line = Line::new();
@@ -266,9 +264,9 @@ pub fn log(level: Level, message: fmt::Arguments<'_>) {
     }
 }
 
-/// Settings from `variables`, the first of equal names as in getenv(3), over those of files, which
-/// have set `filed`, a bit each; what is wrong with them goes into `complaint`. In a program with
-/// more rights than its caller, settings that would not make it do less are ignored.
+/// Settings from `variables`, over those of files; of equal names the first counts, as in
+/// getenv(3). `filed` has a bit for each setting that files have set. Errors go into `complaint`. A
+/// program with more rights than its caller ignores settings that do not make the library do less.
 fn parse<'a>(
     variables: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     (with_fault, is_secure): (bool, bool),
@@ -292,7 +290,7 @@ fn parse<'a>(
             continue;
         }
         seen |= 1 << bit;
-        // As if it were not there.
+        // An empty value counts as none.
         if value.is_empty() {
             continue;
         }
@@ -331,15 +329,15 @@ unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
 
-/// Names and values of an environment; entries without `=` are passed over.
+/// Names and values of an environment, without entries that have no `=`.
 struct Variables {
     next: *const *const c_char,
 }
 
 impl Variables {
     /// # Safety
-    /// `first` points to an array of pointers to C strings that ends with null, and neither
-    /// array nor strings change while this or anything it yielded is in use.
+    /// `first` points to an array of pointers to C strings that ends with null. Neither array nor
+    /// strings change while this or an item of it is in use.
     unsafe fn new(first: *const *const c_char) -> Variables {
         Variables { next: first }
     }
@@ -350,13 +348,13 @@ impl Iterator for Variables {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            // SAFETY: `next` is at an element of the array, by the contract of `new`, and has not
-            // passed the null at its end: `?` below returns before moving on from that.
+            // SAFETY: `next` points to an element: by the contract of `new` the array ends with
+            // null, and `?` below returns before moving on from that.
             let entry = unsafe { *self.next };
             let entry = core::ptr::NonNull::new(entry.cast_mut())?;
-            // SAFETY: the element was not null, so it was not the last; the next one exists.
+            // SAFETY: the element is not null, so another one follows.
             self.next = unsafe { self.next.add(1) };
-            // SAFETY: a C string that does not change while it is in use, by the contract of `new`.
+            // SAFETY: by the contract of `new` a C string that does not change while it is in use.
             let entry = unsafe { CStr::from_ptr(entry.as_ptr()) }.to_bytes();
             let mut parts = entry.splitn(2, |&byte| byte == b'=');
             if let (Some(name), Some(value)) = (parts.next(), parts.next()) {
@@ -543,7 +541,7 @@ mod tests {
             assert!(!is_heeded(name.as_bytes(), true), "{name}");
         }
         assert!(is_heeded(b"SLUICE_UPGRADE", true));
-        // Every setting that takes a path; that of the command is none of the library's.
+        // Every setting that takes a path. SLUICE_LIBRARY is the command's.
         for setting in SETTINGS.iter().filter(|s| s.values.contains("a path")) {
             let (config, said) = started_by_another(setting.name, "/tmp/x");
             assert_eq!(
@@ -555,7 +553,7 @@ mod tests {
         }
     }
 
-    /// What the file of the host says.
+    /// The settings of the host's file.
     fn of_file() -> Config {
         Config {
             spin_ns: 20_000,
@@ -615,7 +613,7 @@ mod tests {
             let (config, said) = started_by_another(name, value);
             assert_eq!((config, said), (of_file(), String::new()), "{name}={value}");
         }
-        // Every setting is decided on, one way or the other.
+        // Every setting is in one of the lists.
         for setting in SETTINGS.iter().filter(|s| !s.values.contains("a path")) {
             let named = less
                 .iter()
@@ -702,7 +700,7 @@ mod tests {
 
     #[test]
     fn the_documented_default_is_the_default() {
-        // Some defaults are words that are no value.
+        // Some defaults are descriptions, not values.
         for setting in SETTINGS
             .iter()
             .filter(|setting| !setting.default.contains(' '))
@@ -734,10 +732,10 @@ mod tests {
 
     fn pipe() -> (OwnedFd, OwnedFd) {
         let mut ends = [0; 2];
-        // SAFETY: room for two descriptors.
+        // SAFETY: `ends` has room for two descriptors.
         let rc = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
         assert_eq!(rc, 0);
-        // SAFETY: pipe2 has just made both, and nobody else knows them.
+        // SAFETY: pipe2 has just made both, and nothing else owns them.
         ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).into()
     }
 

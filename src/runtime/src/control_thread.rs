@@ -1,8 +1,8 @@
-//! The library's own thread: whether it runs, how it is woken, what it watches, and its end.
+//! The library's own thread: starting and stopping it, waking it, and its epoll set.
 //!
-//! What it does in a turn is a higher layer's (`rendezvous::control`). It is made at the first
-//! meeting with a peer, by pthread_create, with every signal blocked but glibc's own 32 and 33, and
-//! sleeps in one epoll set.
+//! What it does is up to a higher layer (`rendezvous::control`). It is made at the first meeting
+//! with a peer, by pthread_create, with every signal blocked but glibc's own 32 and 33, and sleeps
+//! in one epoll set.
 
 use crate::{own_fds, process, rights, seccomp};
 use core::cell::Cell;
@@ -17,21 +17,20 @@ static RUN: AtomicU32 = AtomicU32::new(STOPPED);
 /// The thread's epoll set and the eventfd that wakes it; -1: none.
 static SET: AtomicI32 = AtomicI32::new(-1);
 static WAKE: AtomicI32 = AtomicI32::new(-1);
-/// What the thread calls when it runs, a `fn(i32)`; 0: it was never made.
+/// The thread's main function, a `fn(i32)`; 0: not set.
 static SERVE: AtomicUsize = AtomicUsize::new(0);
 
-/// What an event of the set is about, in the top byte: this thread is to look at what there is to
-/// do.
+/// What an event of the set is about, in the top byte. This one: the thread was woken.
 pub(crate) const WOKEN: u64 = 1 << 56;
 /// Meetings.
 pub const MEETING: u64 = 2 << 56;
-/// A link, whose address lies below.
+/// A link, whose address is in the lower bytes.
 pub const LINK: u64 = 3 << 56;
-/// A socket, whose address lies below.
+/// A socket, whose address is in the lower bytes.
 pub const SOCK: u64 = 4 << 56;
-/// Something of links to other hosts, whose number lies below.
+/// Links to other hosts; the lower bytes say what of them.
 pub const REMOTE: u64 = 5 << 56;
-/// The top byte.
+/// Mask of the top byte.
 pub const KINDS: u64 = 0xff << 56;
 
 thread_local! {
@@ -39,12 +38,12 @@ thread_local! {
     static OWN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Is it the control thread that calls?
+/// True in the control thread.
 pub fn is_own_thread() -> bool {
     OWN.get()
 }
 
-/// Has the thread look at what there is to do.
+/// Wakes the thread, to look for work.
 pub fn poke() {
     let wake = WAKE.load(Ordering::Acquire);
     if wake >= 0 {
@@ -52,10 +51,10 @@ pub fn poke() {
     }
 }
 
-/// The eventfd of the parent's thread, where that has links to other hosts; -1: none.
+/// The eventfd of the parent's thread, if the parent has links to other hosts; -1: none.
 static PARENT: AtomicI32 = AtomicI32::new(-1);
 
-/// Has the parent's thread look.
+/// Wakes the parent's thread, to look for work.
 pub fn call_parent() {
     let parent = PARENT.load(Ordering::Acquire);
     if parent >= 0 {
@@ -63,7 +62,7 @@ pub fn call_parent() {
     }
 }
 
-/// In a child of a fork that has nothing to do with its parent any more.
+/// In a child of a fork that has nothing to do with its parent any more: closes that eventfd.
 pub fn part_with_parent() {
     let parent = PARENT.swap(-1, Ordering::AcqRel);
     if parent >= 0 {
@@ -71,14 +70,14 @@ pub fn part_with_parent() {
     }
 }
 
-/// Does the thread run?
+/// True if the thread runs.
 #[inline]
 pub fn is_running() -> bool {
     RUN.load(Ordering::Acquire) == RUNNING
 }
 
-/// Called once, when the library is loaded: the thread, whenever it is started, calls `serve` with
-/// its epoll set, which returns when that [`is_current`] no more.
+/// Called once, when the library is loaded: sets the thread's main function. It gets the epoll set,
+/// and returns when that [`is_current`] no more.
 pub fn served_by(serve: fn(i32)) {
     SERVE.store(serve as usize, Ordering::Release);
 }
@@ -98,14 +97,14 @@ pub fn start() -> Result<(), Reason> {
         return Err(reason);
     }
     if lock::on_signal_stack() {
-        // A handler, which may have interrupted malloc: that makes threads, too.
+        // A handler, which may have interrupted malloc; pthread_create calls that, too.
         return Err(Reason::WriterBlocked);
     }
     if RUN
         .compare_exchange(STOPPED, STARTING, Ordering::AcqRel, Ordering::Acquire)
         .is_err()
     {
-        // Another thread is at it; it takes microseconds.
+        // Another thread is starting it, which takes microseconds.
         while RUN.load(Ordering::Acquire) == STARTING {
             sys::sched_yield();
         }
@@ -138,7 +137,7 @@ fn launch() -> Result<(), Reason> {
     SET.store(set.raw(), Ordering::Release);
     WAKE.store(wake.raw(), Ordering::Release);
     TID.store(BORN, Ordering::Release);
-    // Told to the thread, which may come to its first look when it is to end already.
+    // Passed to the thread, since both cells may be reset before it reads them.
     let both = set.raw() as usize | (wake.raw() as usize) << 32;
     if let Err(refused) = spawn(run, both) {
         TID.store(0, Ordering::Release);
@@ -152,7 +151,7 @@ fn launch() -> Result<(), Reason> {
     Ok(())
 }
 
-/// A detached thread of the library's own, with no signal but glibc's own.
+/// Makes a detached thread of the library's own, with all signals blocked but glibc's own.
 ///
 /// # Errors
 /// [`Reason::ThreadRefused`].
@@ -164,7 +163,7 @@ pub fn spawn(
     let before = sys::set_signal_mask(!(1 << 31 | 1 << 32));
     let mut thread: libc::pthread_t = 0;
     let argument = core::ptr::without_provenance_mut(argument);
-    // SAFETY: zeroes are a valid attribute object once initialised; all pointers are valid.
+    // SAFETY: pthread_attr_init sets the attributes up; all pointers are to live variables.
     let failed = unsafe {
         let mut attributes: libc::pthread_attr_t = core::mem::zeroed();
         libc::pthread_attr_init(&raw mut attributes);
@@ -182,14 +181,14 @@ pub fn spawn(
     }
 }
 
-/// Turns of the thread on a processor. Where two threads wake each other in turns (a request, an
-/// answer) the kernel lets a third one that it has preempted once wait for 100 ms and more; one of
-/// short turns gets its next one within a few.
+/// Scheduler slice of the thread. Where two threads wake each other in turns (a request, an
+/// answer), the kernel lets a third one that it has preempted once wait for 100 ms and more. One
+/// with a short slice runs again within a few.
 const TURN_NS: u64 = 100_000;
 
 extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
     sys::name_thread(c"sluice");
-    // A filter for system calls, be it one that lets all others pass, may kill for this one.
+    // A seccomp filter may kill for this call, even if it lets all others pass.
     if !seccomp::has_filter() {
         sys::shorten_turns(TURN_NS);
     }
@@ -200,7 +199,7 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
         sys::sched_yield();
     }
     follow_privileges(true);
-    // SAFETY: stored by `served_by`, before the first start.
+    // SAFETY: `served_by` has stored a `fn(i32)` before the first start.
     let serve = unsafe { core::mem::transmute::<usize, fn(i32)>(SERVE.load(Ordering::Acquire)) };
     serve(set);
     for fd in [set, wake] {
@@ -209,8 +208,8 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
     core::ptr::null_mut()
 }
 
-/// By this thread, after each wait: is the set still the one that it is to serve? It has done then
-/// what it was told of privileges.
+/// By this thread, after each wait: true if the set is still the one to serve. Then also gives up
+/// privileges, if told to.
 pub fn is_current(set: i32) -> bool {
     let current = SET.load(Ordering::Acquire) == set;
     if current {
@@ -219,14 +218,14 @@ pub fn is_current(set: i32) -> bool {
     current
 }
 
-/// Whether this thread is to get no more rights by executing something (PR_SET_NO_NEW_PRIVS), since
-/// a thread of the program's gets none: 0 no, [`FORGO`] yes, [`FORGONE`] it gets none.
+/// Whether this thread must set PR_SET_NO_NEW_PRIVS, since a thread of the program has: 0 no,
+/// [`FORGO`] yes, [`FORGONE`] done.
 static PRIVILEGES: AtomicU32 = AtomicU32::new(0);
 const FORGO: u32 = 1;
 const FORGONE: u32 = 2;
 
-/// A thread of the program's forgoes privileges: this thread does as well, at once if it runs.
-/// False: it was not heard of in time.
+/// A thread of the program sets PR_SET_NO_NEW_PRIVS: so does this thread, at once if it runs.
+/// Returns false if that has not happened in time.
 pub fn forgo_privileges() -> bool {
     PRIVILEGES.store(FORGO, Ordering::SeqCst);
     let end = sys::now_ns() + END_NS;
@@ -240,7 +239,7 @@ pub fn forgo_privileges() -> bool {
     true
 }
 
-/// By this thread: does what it was told, or what an earlier one was.
+/// By this thread: gives up privileges if it, or an earlier one, was told to.
 fn follow_privileges(is_new: bool) {
     let told = PRIVILEGES.load(Ordering::SeqCst);
     if told == FORGO || is_new && told != 0 {
@@ -261,7 +260,7 @@ pub fn stop() {
     }
 }
 
-/// The thread's number, from when it runs; 0: there was none, or nobody asks any more.
+/// The thread's id while it runs. 0: there was none, or nobody waits for its end any more.
 static TID: AtomicI32 = AtomicI32::new(0);
 /// Made, and not yet running.
 const BORN: i32 = -1;
@@ -271,8 +270,8 @@ const BORN: i32 = -1;
 const END_NS: u64 = 1_000_000_000;
 const END_LOOK_NS: u64 = 100_000;
 
-/// After [`stop`], with no lock held: the thread is gone. What is told of a process that ends by
-/// `exit` of its one thread is how the last one ended.
+/// After [`stop`], with no lock held: waits until the thread has ended. Otherwise the exit status
+/// of a process that ends by `exit` of its one thread would be that of this thread.
 pub fn await_end() {
     if process::is_vfork_child() || is_running() || is_own_thread() {
         return;
@@ -288,7 +287,7 @@ pub fn await_end() {
     TID.store(0, Ordering::Release);
 }
 
-/// Registers a descriptor with this thread's set, or changes what it is registered for.
+/// Adds a descriptor to the thread's set, or changes its registration.
 pub fn watch(fd: i32, events: u32, data: u64) {
     if add(fd, events, data) == Err(libc::EEXIST) {
         let set = SET.load(Ordering::Acquire);
@@ -296,7 +295,7 @@ pub fn watch(fd: i32, events: u32, data: u64) {
     }
 }
 
-/// The same for one that is mostly registered already.
+/// The same for a descriptor that is mostly registered already.
 pub fn watch_again(fd: i32, events: u32, data: u64) {
     let set = SET.load(Ordering::Acquire);
     if sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data) == Err(libc::ENOENT) {
@@ -304,22 +303,22 @@ pub fn watch_again(fd: i32, events: u32, data: u64) {
     }
 }
 
-/// Registers a descriptor that is not registered.
+/// Adds a descriptor that is not registered.
 ///
 /// # Errors
-/// The kernel's; EEXIST: it was.
+/// The kernel's; EEXIST: it is registered.
 pub fn add(fd: i32, events: u32, data: u64) -> Result<(), sys::Errno> {
     let set = SET.load(Ordering::Acquire);
     sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data)
 }
 
-/// Not any more.
+/// Removes a descriptor.
 pub fn unwatch(fd: i32) {
     let set = SET.load(Ordering::Acquire);
     let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
 }
 
-/// In the child of a fork: there is no thread. `calls_parent`: it may call its parent's.
+/// In the child of a fork: there is no thread. `calls_parent`: it may wake its parent's.
 pub fn after_fork(calls_parent: bool) {
     RUN.store(STOPPED, Ordering::Release);
     TID.store(0, Ordering::Release);
@@ -336,7 +335,7 @@ pub fn after_fork(calls_parent: bool) {
     }
 }
 
-/// For the fuzzer: from here on the thread seems to run; its set.
+/// For the fuzzer: makes the library believe that the thread runs. Returns its set.
 ///
 /// # Errors
 /// [`Reason::DescriptorLimit`].

@@ -1,7 +1,7 @@
 //! The identity of a process as the kernel states it. A peer's own statements are not used.
 //!
-//! Every question fails closed: what cannot be read, or does not fit, is a no. An answer holds at
-//! the moment it is given; a later decision asks again.
+//! Every question fails closed: what cannot be read, or is not as expected, is a no. An answer
+//! holds at the moment it is given; a later decision asks again.
 
 use crate::own_fds::Low;
 use core::ffi::CStr;
@@ -12,17 +12,17 @@ use sluice_fabric::sys::{self, ShortPath};
 /// two.
 static IDS: AtomicU64 = AtomicU64::new(NOT_ASKED);
 const NOT_ASKED: u64 = u64::MAX;
-/// The program changes them, perhaps those of one thread alone.
+/// The program changes them, perhaps in one thread only.
 const CHANGE: u64 = u64::MAX - 1;
 
-/// The effective user and group of the calling thread, for which the kernel is asked once if the
-/// program never changes them.
+/// The effective user and group of the calling thread. The kernel is asked once, unless the program
+/// changes them.
 pub fn own_ids() -> (u32, u32) {
     let known = IDS.load(Ordering::Relaxed);
     if known < CHANGE {
         return ((known >> 32) as u32, known as u32);
     }
-    // SAFETY: these two cannot fail and are not hooked.
+    // SAFETY: neither call can fail, and neither is hooked.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let asked = u64::from(user) << 32 | u64::from(group);
     let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -40,19 +40,19 @@ pub(crate) fn own_number(name: &[u8]) -> Option<u64> {
     Status::own()?.number(name)
 }
 
-/// What the kernel says of a process in its `status`.
+/// The text of a process's /proc/PID/status.
 pub struct Status {
     text: [u8; 4096],
     len: usize,
 }
 
 impl Status {
-    /// Of this process.
+    /// This process's.
     pub fn own() -> Option<Self> {
         Self::read(c"/proc/self/status")
     }
 
-    /// Of another one.
+    /// Another process's.
     pub fn of(pid: i32) -> Option<Self> {
         Self::read(path_of(pid, "status")?.as_c_str())
     }
@@ -72,35 +72,34 @@ impl Status {
         Some(value.split_ascii_whitespace())
     }
 
-    /// The last number of a line; hexadecimal for the sets of capabilities.
+    /// The last number of a line; hexadecimal for the capability sets.
     pub fn number(&self, name: &[u8]) -> Option<u64> {
         let radix = if name.starts_with(b"Cap") { 16 } else { 10 };
         u64::from_str_radix(self.words(name)?.next_back()?, radix).ok()
     }
 
-    /// Is the process in the namespace of process ids that this /proc is of, and in none below it?
-    /// It has one number then.
+    /// True if the process is in the PID namespace of this /proc, and in none below. It has one id
+    /// then.
     pub(crate) fn is_in_this_proc(&self) -> bool {
         self.words(b"NSpid:").is_some_and(|ids| ids.count() == 1)
     }
 }
 
-/// A path below `/proc/PID`; `None`: there is no such process here.
+/// A path below `/proc/PID`. `None`: the process is not in this PID namespace.
 fn path_of(pid: i32, name: &str) -> Option<ShortPath> {
     (pid > 0).then(|| ShortPath::new(format_args!("/proc/{pid}/{name}")))
 }
 
-/// What decides which process may look into another one's memory (`ptrace(2)`, "access mode
+/// What decides whether a process may read another one's memory (`ptrace(2)`, "access mode
 /// checking").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rights {
-    /// Real, effective and saved.
+    /// Real, effective and saved ids.
     users: [u32; 3],
     groups: [u32; 3],
     permitted: u64,
     effective: u64,
-    /// Capabilities are worth something there and below: device and number of that namespace of
-    /// users.
+    /// The user namespace in which the capabilities count: device and inode number.
     within: (u64, u64),
     in_this_proc: bool,
 }
@@ -134,7 +133,7 @@ impl Rights {
         })
     }
 
-    /// One user and one group each, the same at both, so that no id is left to fall back to.
+    /// True if both have one user, one group and one user namespace, the same, and no other ids.
     fn has_ids_of(&self, other: &Self) -> bool {
         let is_one = |ids: &[u32; 3]| ids.iter().all(|id| Some(id) == ids.first());
         is_one(&self.users)
@@ -142,33 +141,32 @@ impl Rights {
             && (self.users, self.groups, self.within) == (other.users, other.groups, other.within)
     }
 
-    /// May this one read for `peer`, out of its memory, without reading what `peer` may not? Then
-    /// it has no right that `peer` lacks.
+    /// True if this process may read for `peer`, from its memory, without reading what `peer` may
+    /// not: it has no right that `peer` lacks.
     fn may_read_for(&self, peer: &Self) -> bool {
         self.has_ids_of(peer) && self.in_this_proc && self.effective & !peer.effective == 0
     }
 
-    /// Does the kernel let this one read out of the memory of `other` (by its permitted
-    /// capabilities), and look before in which namespace that is (by its effective ones)? Of
-    /// processes that are not dumpable and rules of security modules it tells nothing: these forbid
-    /// more.
+    /// True if the kernel lets this process read the memory of `other` (by its permitted
+    /// capabilities), and first look at its namespace (by its effective ones). Knows nothing of
+    /// `dumpable` and of security modules, which forbid more.
     fn is_let_into(&self, other: &Self) -> bool {
         let rights = self.permitted & self.effective;
         self.has_ids_of(other) && self.in_this_proc && other.permitted & !rights == 0
     }
 }
 
-/// May this process read out of the memory of process `pid`, at addresses that `pid` chooses? Its
-/// user, group and namespace of users are ours, and it has every capability that we have. A trial
-/// has to work besides.
+/// True if this process may read the memory of process `pid`, at addresses that `pid` chooses: it
+/// has this process's user, group and user namespace, and every capability of this process. A trial
+/// must work, too.
 pub fn may_pull(pid: i32) -> bool {
     let _low = Low::begin();
     let both = Rights::of(pid).zip(Rights::own());
     both.is_some_and(|(peer, own)| own.may_read_for(&peer))
 }
 
-/// Will process `pid` read out of our memory, as [`may_pull`] decides there, and does the kernel
-/// allow it? Other peers are told no address.
+/// True if process `pid` will read this process's memory, as [`may_pull`] decides there, and the
+/// kernel allows it. Other peers are told no address.
 pub fn may_be_pulled_by(pid: i32) -> bool {
     let _low = Low::begin();
     let both = Rights::of(pid).zip(Rights::own());
@@ -180,8 +178,8 @@ pub fn may_be_pulled_by(pid: i32) -> bool {
 mod tests {
     use super::*;
 
-    /// What `then` says of a child of this process that has called `first`, and of this process,
-    /// seen from the child.
+    /// The answers of `then` about a child that has called `first`, and about this process, asked
+    /// by the child.
     fn about_child(first: impl FnOnce() -> bool, then: impl Fn(i32) -> bool) -> (bool, bool) {
         let me = std::process::id() as i32;
         let ((up, up_far), (down, down_far)) = (sys::doorbell().unwrap(), sys::doorbell().unwrap());
@@ -191,40 +189,40 @@ mod tests {
             assert_eq!(sys::read(fd.raw(), &mut byte), Ok(1));
             byte[0]
         };
-        // SAFETY: the child makes system calls on memory of its own and ends.
+        // SAFETY: the child only makes system calls on its own memory, and exits.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let said = if first() { u8::from(then(me)) } else { 2 };
             let _ = sys::write(up.raw(), &[said]);
             let _ = sys::poll_one(down_far.raw(), libc::POLLIN, None);
-            // SAFETY: the child's own end.
+            // SAFETY: ends the child, which has nothing to clean up.
             unsafe { libc::_exit(0) };
         }
         let from_child = read(&up_far);
         assert_ne!(from_child, 2, "the child could not change");
         let from_here = then(pid);
         sys::write(down.raw(), b"!").unwrap();
-        // SAFETY: reaps the child.
+        // SAFETY: reaps the child; no status is wanted.
         unsafe { libc::waitpid(pid, core::ptr::null_mut(), 0) };
         (from_here, from_child == 1)
     }
 
     fn is_root() -> bool {
-        // SAFETY: asks only.
+        // SAFETY: has no arguments and no effect.
         unsafe { libc::geteuid() == 0 }
     }
 
     fn call(number: libc::c_long, a: i64, b: i64, c: i64) -> bool {
-        // SAFETY: system calls of numbers.
+        // SAFETY: the tests only pass system calls whose arguments are numbers.
         unsafe { libc::syscall(number, a, b, c) == 0 }
     }
 
-    /// Gives up CAP_SYS_PTRACE and CAP_CHOWN: of the effective ones, or of the permitted ones too.
+    /// Gives up the effective CAP_SYS_PTRACE and CAP_CHOWN, and the permitted ones if `permitted`.
     fn lose_capabilities(permitted: bool) -> bool {
         let gone = !(1u32 << 19 | 1);
         let header = [0x2008_0522u32, 0];
         let mut data = [0u32; 6];
-        // SAFETY: room for both calls (capget(2)).
+        // SAFETY: `header` and `data` have the layout and length of version 3 (capget(2)).
         unsafe {
             if libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) != 0 {
                 return false;
@@ -258,12 +256,12 @@ mod tests {
         let changes: [fn() -> bool; 6] = [
             || call(libc::SYS_setresuid, 9999, 9999, 9999),
             || call(libc::SYS_setresgid, 9999, 9999, 9999),
-            // Only one of the three: the others are there to fall back to.
+            // Only one of the three ids: the others are there to fall back to.
             || call(libc::SYS_setresuid, -1, 9999, -1),
             || call(libc::SYS_setresuid, 9999, -1, -1),
             || call(libc::SYS_setresgid, -1, -1, 9999),
-            // Root of a namespace of its own, with all of its capabilities.
-            // SAFETY: in a child with one thread.
+            // Root of a new user namespace, with all of its capabilities. SAFETY: called in a child
+            // with one thread, which shares no memory.
             || unsafe { libc::unshare(libc::CLONE_NEWUSER) == 0 },
         ];
         for (number, change) in changes.into_iter().enumerate() {
@@ -280,8 +278,8 @@ mod tests {
         }
         for permitted in [false, true] {
             let lose = || lose_capabilities(permitted);
-            // From here the child has less; from there this process is closed to it, and it would
-            // not read from the child.
+            // The child has less than this process. It may not read here, so it would not read for
+            // it.
             assert_eq!(about_child(lose, may_pull), (false, false), "{permitted}");
             let told = about_child(lose, may_be_pulled_by);
             assert_eq!(told, (false, false), "{permitted}");
@@ -290,7 +288,7 @@ mod tests {
 
     #[test]
     fn who_is_not_dumpable_tells_no_addresses() {
-        // SAFETY: of the child.
+        // SAFETY: called in the child, and changes only that.
         let hide = || unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) == 0 };
         let told = about_child(hide, may_be_pulled_by);
         assert!(!told.1);

@@ -1,10 +1,10 @@
 //! Faults at random moments, for tests, and defects on request, which tests must find:
-//! `SLUICE_FAULT` in builds with the feature `fault`. In others each of these is a constant.
+//! `SLUICE_FAULT` in builds with feature `fault`. In others each function returns a constant.
 
 #[cfg(feature = "fault")]
 use crate::config::{Fault, config};
 
-/// Is a stream to be taken back to TCP at this look? One in about two hundred, drawn from the seed.
+/// True if a stream must go back to TCP at this look: once in about two hundred, by the seed.
 #[inline(always)]
 pub fn strikes() -> bool {
     #[cfg(feature = "fault")]
@@ -15,7 +15,7 @@ pub fn strikes() -> bool {
     false
 }
 
-/// Is the link to another host to end its work at this move? One in about two thousand.
+/// True if a link to another host must fail at this move: once in about five hundred, by the seed.
 #[cfg(feature = "verbs")]
 #[inline(always)]
 pub fn cuts() -> bool {
@@ -27,7 +27,7 @@ pub fn cuts() -> bool {
     false
 }
 
-/// A defect on request: is this wake-up of a peer forgotten? One in about fifty.
+/// A defect on request: true if this wake-up of a peer is omitted, once in about fifty.
 #[inline(always)]
 pub fn forgets_to_ring() -> bool {
     #[cfg(feature = "fault")]
@@ -38,8 +38,7 @@ pub fn forgets_to_ring() -> bool {
     false
 }
 
-/// A defect on request: what a peek that has seen `n` bytes says. One in about twenty says one
-/// less.
+/// A defect on request: the result of a peek of `n` bytes, one less once in about twenty.
 #[inline(always)]
 pub fn peeked(n: usize) -> usize {
     #[cfg(feature = "fault")]
@@ -49,7 +48,7 @@ pub fn peeked(n: usize) -> usize {
     n
 }
 
-/// Is the kernel to be taken for one before Linux 6.16, where no socket refuses descriptors?
+/// True if the kernel must be taken for one before 6.16, where no socket refuses descriptors.
 #[inline(always)]
 pub fn is_old_kernel() -> bool {
     #[cfg(feature = "fault")]
@@ -64,7 +63,7 @@ pub fn is_old_kernel() -> bool {
 fn drawn(seed: u64) -> u64 {
     use core::sync::atomic::{AtomicU64, Ordering};
     static STATE: AtomicU64 = AtomicU64::new(0);
-    // splitmix64 over a shared counter: each look is one draw, whatever thread it is on.
+    // splitmix64 over a counter that all threads share: each call is one draw.
     let n = STATE
         .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
         .wrapping_add(seed.wrapping_mul(0xbf58_476d_1ce4_e5b9));

@@ -1,8 +1,8 @@
-//! From descriptor numbers to what Sluice knows of them.
+//! The table of descriptors that Sluice tracks.
 //!
-//! A flat table of tagged words in zero pages: an untracked descriptor costs one compare and one
-//! load, and pages of numbers that were never used are never touched. What an entry points to is
-//! type-stable memory: a stale pointer meets another object of the same type, never freed memory.
+//! Tagged words in zero pages: an untracked descriptor costs one compare and one load, and pages of
+//! numbers that were never used are never touched. The objects of entries are in type-stable
+//! memory: a stale pointer leads to another object of the same type, never to freed memory.
 
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use libc::c_int;
@@ -16,21 +16,21 @@ static TABLE: [AtomicUsize; TABLE_LEN] = [const { AtomicUsize::new(0) }; TABLE_L
 const TAG_MASK: usize = 7;
 const TAG_SOCK: usize = 1;
 const TAG_SET: usize = 2;
-/// No object: a TCP socket that is neither connected nor listening (payload: nothing).
+/// No object: a TCP socket that is neither connected nor listening.
 const TAG_FRESH: usize = 3;
 /// No object: a TCP listener.
 const TAG_LISTENER: usize = 4;
-/// No object: a descriptor of our own.
+/// No object: a descriptor of the library's own.
 const TAG_INTERNAL: usize = 5;
 /// No object: an io_uring that is looked into.
 const TAG_RING: usize = 6;
 
-/// A descriptor that Sluice tracks.
+/// The entry of a tracked descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Entry(usize);
 
-/// What an [`Entry`] is.
+/// The kind of an [`Entry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A connected (or connecting) TCP socket.
@@ -41,7 +41,7 @@ pub enum Kind {
     Fresh,
     /// A TCP listener.
     Listener,
-    /// One of our own descriptors.
+    /// A descriptor of the library's own.
     Internal,
     /// An io_uring that is looked into.
     Ring,
@@ -52,9 +52,9 @@ pub enum Kind {
 /// # Safety
 /// [`KIND`](Self::KIND) is [`Kind::Socket`] or [`Kind::Set`], and no other type has it.
 pub unsafe trait Object: Sized + 'static {
-    /// What an entry that points to one is.
+    /// The kind of its entries.
     const KIND: Kind;
-    /// The low bits of such an entry.
+    /// The low bits of its entries.
     const TAG: usize = {
         assert!(align_of::<Self>() > TAG_MASK);
         match Self::KIND {
@@ -79,22 +79,22 @@ impl Entry {
     /// See [`Kind::Ring`].
     pub const RING: Self = Self(TAG_RING);
 
-    /// The socket or set, if it is one.
+    /// The socket or set, if it is a `T`.
     #[inline]
     #[must_use]
     pub fn get<T: Object>(self) -> Option<&'static T> {
         let at = self.0.wrapping_sub(T::TAG);
-        // SAFETY: entries with this tag are made from a `&'static T` only, which is aligned.
+        // SAFETY: `of` makes entries with this tag from a `&'static T` only, which is aligned.
         (at & TAG_MASK == 0).then(|| unsafe { &*(at as *const T) })
     }
 
-    /// Is it a socket with a connection?
+    /// True for a connected or connecting socket.
     #[must_use]
     pub(crate) fn is_sock(self) -> bool {
         self.kind() == Kind::Socket
     }
 
-    /// What it is.
+    /// Its kind.
     #[must_use]
     pub fn kind(self) -> Kind {
         match self.0 & TAG_MASK {
@@ -121,8 +121,7 @@ pub fn lookup(fd: c_int) -> Option<Entry> {
     if word == 0 { None } else { Some(Entry(word)) }
 }
 
-/// The entry of `fd` if it is a set. One test less than by [`lookup`]: an empty word has another
-/// tag.
+/// The entry of `fd` if it is a set. One test fewer than [`lookup`]: an empty word has another tag.
 #[inline(always)]
 #[must_use]
 pub fn lookup_set(fd: c_int) -> Option<Entry> {
@@ -130,11 +129,11 @@ pub fn lookup_set(fd: c_int) -> Option<Entry> {
     (entry.0 & TAG_MASK == TAG_SET).then_some(entry)
 }
 
-/// Enters `fd`; false when the number is beyond the table.
+/// Enters `fd`. Returns false if the number is beyond the table.
 pub fn store(fd: c_int, entry: Entry) -> bool {
     match cell(fd) {
         Some(cell) => {
-            // Numbers come again: most are below already.
+            // Numbers are reused, so most are below already.
             if HIGHEST.load(Ordering::Relaxed) <= fd as usize {
                 HIGHEST.fetch_max(fd as usize + 1, Ordering::Relaxed);
             }
@@ -145,7 +144,7 @@ pub fn store(fd: c_int, entry: Entry) -> bool {
     }
 }
 
-/// Takes `fd` out and returns what it was.
+/// Removes the entry of `fd`, and returns it.
 pub fn remove(fd: c_int) -> Option<Entry> {
     let cell = cell(fd)?;
     // Most numbers that are closed were never entered: look before writing to the page.
@@ -156,7 +155,7 @@ pub fn remove(fd: c_int) -> Option<Entry> {
     if word == 0 { None } else { Some(Entry(word)) }
 }
 
-/// Takes `fd` out if it is still `entry`.
+/// Removes the entry of `fd` if it is still `entry`.
 pub fn remove_if(fd: c_int, entry: Entry) -> bool {
     cell(fd).is_some_and(|c| {
         c.compare_exchange(entry.0, 0, Ordering::AcqRel, Ordering::Relaxed)
@@ -164,21 +163,21 @@ pub fn remove_if(fd: c_int, entry: Entry) -> bool {
     })
 }
 
-/// Is `fd` one of our own?
+/// True if `fd` is the library's own.
 #[inline]
 #[must_use]
 pub fn is_internal(fd: c_int) -> bool {
     cell(fd).is_some_and(|c| c.load(Ordering::Relaxed) == TAG_INTERNAL)
 }
 
-/// One more than the highest number ever entered; 0: none was.
+/// One more than the highest number ever entered; 0 if none was.
 #[inline]
 #[must_use]
 pub fn end() -> c_int {
     HIGHEST.load(Ordering::Relaxed) as c_int
 }
 
-/// The program has got this number.
+/// The program has got this number from the kernel.
 #[inline]
 pub fn saw(fd: c_int) {
     if fd > SEEN.load(Ordering::Relaxed) {

@@ -11,13 +11,13 @@ thread_local! {
     static FOUND: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-/// Does a signal handler of the program's run on this thread? It may have interrupted the C library
-/// (`malloc`), so nothing of that may be called which has locks. True also for a while after one
-/// whose place on the stack nothing has been written to since.
+/// True if a signal handler of the program's runs on this thread. It may have interrupted the C
+/// library (`malloc`), so no function of that may be called that takes locks. Stays true for a
+/// while after a handler until its place on the stack is overwritten.
 pub fn is_in_handler() -> bool {
-    /// No handler runs so long.
+    /// Longer than any handler runs.
     const LONG_NS: u64 = 1_000_000_000;
-    /// No call is so deep, in bytes of stack.
+    /// More than any chain of calls needs, in bytes of stack.
     const DEEP: usize = 1 << 20;
     let Some((ran, last)) = handlers::last_entered() else {
         return false;
@@ -25,7 +25,7 @@ pub fn is_in_handler() -> bool {
     let here = core::ptr::from_ref(&last).addr();
     let stands = |entered: &handlers::Entered| {
         let is_below = here < entered.at && entered.at - here < DEEP;
-        // SAFETY: any bytes are a number; this thread's stack reaches from here to there.
+        // SAFETY: any bytes are a number, and this thread's stack is mapped from here to there.
         let there = || unsafe { caller::copy_on_trust(entered.at as *const usize) };
         is_below && there() == Some(entered.returns_to)
     };

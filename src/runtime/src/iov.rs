@@ -1,45 +1,44 @@
-//! Walking over a caller's `iovec` array.
+//! Walks over a caller's `iovec` array.
 
 use crate::caller::{self, FIRST, TOP, plausible};
 use libc::iovec;
 
-/// Most pieces that one call can have (UIO_MAXIOV); more is the kernel's to refuse.
+/// Most pieces of one call (UIO_MAXIOV). The kernel refuses more.
 pub const MAX: usize = 1024;
 
-/// Most bytes that one call moves (MAX_RW_COUNT): the kernel takes no more of what is asked for.
+/// Most bytes that one call moves (MAX_RW_COUNT), however many are asked for.
 pub const MOST: usize = 0x7fff_f000;
 
-/// Is an array of so many pieces, which the kernel would take, not there?
+/// True if an array that the kernel would read is not mapped.
 #[inline(always)]
 pub fn is_missing(at: *const iovec, count: usize) -> bool {
-    // Of none the address is not looked at.
+    // Without pieces the kernel does not look at the address.
     (1..=MAX).contains(&count) && caller::cannot_read(at as usize, count * size_of::<iovec>())
 }
 
-/// The caller's buffers, and how far they have been used.
+/// A caller's buffers, and how far they have been used.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
     at: *const iovec,
     left: usize,
-    /// Bytes of the first piece already used.
+    /// Bytes of the first piece that were used.
     skip: usize,
     /// Bytes that may still be used.
     most: usize,
 }
 
-/// What a call may move, by its buffers.
+/// How many bytes a call may move, by its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// So many bytes. Pieces may follow that cannot be used: in the kernel a call ends in front of
-    /// one.
+    /// This number. Pieces may follow that cannot be used: in the kernel a call ends before one.
     Bytes(usize),
-    /// None: the first piece has no address. EFAULT to the kernel, if nothing else stands against
-    /// the call.
+    /// None: the first piece has no address. The kernel returns EFAULT, unless it has another error
+    /// to return.
     NoAddress,
-    /// None: one of the pieces is not a user's at all. EFAULT to the kernel, before it looks at the
+    /// None: an address is not in user space. The kernel returns EFAULT before it looks at the
     /// socket.
     BadAddress,
-    /// The kernel refuses the array, or a length below zero, and says how.
+    /// The kernel refuses the array, or a negative length, by its own error.
     Refused,
 }
 
@@ -55,10 +54,10 @@ impl Cursor {
         }
     }
 
-    /// What a call may move. `discards`: the addresses are never used.
+    /// How many bytes a call may move. `discards`: the addresses are never used.
     pub fn extent(&self, discards: bool) -> Extent {
         if self.left == 0 {
-            // Of none the address is not looked at.
+            // Without pieces the kernel does not look at the address.
             return Extent::Bytes(0);
         }
         if !plausible(self.at as usize, self.left * size_of::<iovec>()) {
@@ -66,7 +65,7 @@ impl Cursor {
         }
         let (mut total, mut ends) = (0usize, false);
         for i in 0..self.left {
-            // SAFETY: `left` pieces are valid.
+            // SAFETY: `i < left`, and by the contract of `new` that many pieces are valid.
             let piece = unsafe { &*self.at.add(i) };
             let (at, len) = (piece.iov_base as usize, piece.iov_len);
             if len > isize::MAX as usize {
@@ -88,7 +87,7 @@ impl Cursor {
         Extent::Bytes(total)
     }
 
-    /// Ends the cursor so many bytes from here.
+    /// Ends the cursor after `most` more bytes.
     pub fn limit(&mut self, most: usize) {
         self.most = most;
     }
@@ -104,17 +103,17 @@ impl Cursor {
         let mut len = len.min(self.most);
         self.most -= len;
         while len != 0 && self.left != 0 {
-            // SAFETY: `left` pieces are valid.
+            // SAFETY: `left` is not 0, so by the contract of `new` a valid piece is here.
             let piece = unsafe { &*self.at };
             let here = (piece.iov_len - self.skip).min(len);
             if here != 0 {
-                // SAFETY: `skip + here` is within the piece.
+                // SAFETY: `skip + here` is at most the length of the piece.
                 each(unsafe { piece.iov_base.cast::<u8>().add(self.skip) }, here);
             }
             len -= here;
             self.skip += here;
             if self.skip == piece.iov_len {
-                // SAFETY: one past a valid piece at most.
+                // SAFETY: at most one past the last of the pieces that `new` was given.
                 self.at = unsafe { self.at.add(1) };
                 self.left -= 1;
                 self.skip = 0;
@@ -122,15 +121,15 @@ impl Cursor {
         }
     }
 
-    /// The rest as an array of the kernel's, in `room`; as many pieces as fit. Empty ones are left
-    /// out: a call that is given nothing else moves nothing, which would be an end.
+    /// Writes the rest into `room` as an array for the kernel, as many pieces as fit. Empty ones
+    /// are left out: a call with only empty pieces would return 0, as at an end.
     pub fn rest<'a>(&self, room: &'a mut [iovec]) -> &'a mut [iovec] {
         let (mut count, mut skip, mut most) = (0, self.skip, self.most);
         for i in 0..self.left {
             if most == 0 {
                 break;
             }
-            // SAFETY: `i < left`.
+            // SAFETY: `i < left`, and by the contract of `new` that many pieces are valid.
             let piece = unsafe { *self.at.add(i) };
             let len = (piece.iov_len - skip).min(most);
             if len == 0 {
@@ -141,7 +140,7 @@ impl Cursor {
                 break;
             };
             *to = iovec {
-                // SAFETY: `skip` is within the piece.
+                // SAFETY: `skip` is less than the length of the piece.
                 iov_base: unsafe { piece.iov_base.cast::<u8>().add(skip) }.cast(),
                 iov_len: len,
             };
@@ -179,7 +178,7 @@ mod tests {
         cursor.limit(9);
         let mut got = Vec::new();
         let mut take = |at: *mut u8, n: usize| {
-            // SAFETY: the pieces point at living arrays.
+            // SAFETY: the pieces point into arrays that are alive.
             got.extend_from_slice(unsafe { core::slice::from_raw_parts(at, n) })
         };
         cursor.advance(4, &mut take);
@@ -236,7 +235,7 @@ mod tests {
         let mut n = 0;
         cursor.advance(99, |_, len| n += len);
         assert_eq!((n, cursor.most(), cursor.rest(&mut room).len()), (9, 0, 0));
-        // More empty ones than there is room for.
+        // More empty pieces than there is room for.
         let pieces = [[at(FIRST, 0); 4].as_slice(), &[good(6), at(0, 0), good(6)]].concat();
         // SAFETY: the vector outlives the cursor.
         let mut cursor = unsafe { Cursor::new(pieces.as_ptr(), pieces.len()) };

@@ -1,14 +1,14 @@
-//! What Sluice knows of the process that it runs in, and of what the program gives it.
+//! The process that Sluice runs in, and the pointers and descriptors that the program passes.
 //!
 //! * [`config`], [`subnet`], [`address`]: the settings; networks and addresses of sockets.
-//! * [`process`], [`credentials`], [`seccomp`], [`rights`]: which process this is; what it and
-//!   its peers may do.
-//! * [`fd_table`], [`own_fds`]: what each descriptor is; the library's own.
-//! * [`caller`], [`iov`]: what the program's pointers lead to.
-//! * [`thread`], [`spin`]: what glibc and the kernel tell of the calling thread; waiting on its
-//!   processor.
+//! * [`process`], [`credentials`], [`seccomp`], [`rights`]: identity of this process; what this
+//!   process and its peers may do.
+//! * [`fd_table`], [`own_fds`]: the table of descriptors; the library's own ones.
+//! * [`caller`], [`iov`]: checks of the program's pointers.
+//! * [`thread`], [`spin`]: the calling thread, as glibc and the kernel know it; spinning.
 //! * [`control_thread`]: the library's own thread.
-//! * [`trace`], [`fault`], [`copies`]: the file of messages; faults for tests; a second library.
+//! * [`trace`], [`fault`], [`copies`]: the file of messages; faults for tests; a second copy of the
+//!   library.
 //!
 //! Nothing here knows of sockets, sets or links to peers: `docs/architecture.md` has the layers.
 

@@ -1,12 +1,12 @@
-//! The library's own descriptors: at the top of the soft limit, close-on-exec, known to the table
-//! so that no hook closes or replaces them, and never more than a tenth of the limit.
+//! The library's own descriptors: at the top of the soft limit, close-on-exec, in the table so that
+//! no hook closes or replaces them, and at most a tenth of the limit.
 //!
-//! The kernel gives a new descriptor the lowest free number, so each of ours stands there for a
-//! moment before it is lifted. [`Low`] says when that may be, and [`Placing`] keeps it from being
-//! when the program puts a descriptor of its own at a number that is free: ours would be closed
-//! there, and what lifts it would lift, and close, the program's. Nor is the program to be given
-//! another number than the lowest free one: shells and daemons close 1 and rely on what `dup` or
-//! `open` gives them next.
+//! The kernel gives a new descriptor the lowest free number, so each of the library's is low for a
+//! moment before it is lifted. [`Low`] marks these moments, and [`Placing`] excludes them while the
+//! program puts a descriptor of its own at a free number. Otherwise the library's would be closed
+//! there, and then the program's lifted and closed in its place. Nor may the program get another
+//! number than the lowest free one: shells and daemons close 1 and rely on what `dup` or `open`
+//! returns next.
 
 use crate::fd_table::{self, Entry};
 use crate::seccomp;
@@ -14,49 +14,47 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_fabric::sys::{self, Fd};
 
-/// However high the limit: the kernel's table of descriptors grows with the highest number in use.
+/// Limit of the numbers used: the kernel's table of descriptors grows with the highest number.
 const TOP: u64 = 16 << 10;
 
 static HELD: AtomicU32 = AtomicU32::new(0);
 
-/// Threads that may be making descriptors now, and how often one had done so. The first is taken
-/// back last: a thread that finds it 0 and the second unchanged since an earlier look knows that
-/// there was none in between.
+/// Threads that may be making descriptors now, and how often one had done so. A thread that leaves
+/// changes the second first: if the first is 0 and the second as before, no descriptor was made in
+/// between.
 static LOW: AtomicU32 = AtomicU32::new(0);
 static LOWS: AtomicU32 = AtomicU32::new(0);
-/// Threads that are putting the program's descriptors at numbers now, of its choice or the lowest
+/// Threads that are putting descriptors of the program's at numbers of its choice, or at the lowest
 /// free ones.
 static PLACING: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// In how many of the sections of each kind this thread is, be it that a handler interrupts it
-    /// there: it does not wait for itself. One that was left by a jump stays counted.
+    /// In how many sections of each kind this thread is: a handler that interrupts one must not
+    /// wait for its own thread. A section that was left by `longjmp` stays counted.
     static MINE: Cell<u32> = const { Cell::new(0) };
     static PLACED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Each side waits for the other for so long at most, in ns. Both sections are a few system calls,
-/// but the thread that makes them may wait for a processor, on a machine that is busy for many
-/// slices of time, and in the kernel for all processors, where several threads have the table of
-/// descriptors that is to grow up to our numbers (fs/file.c, expand_fdtable). Not for ever: a
-/// signal handler may have jumped out of one, or hold in the middle of one what the other side
-/// waits for.
+/// Longest wait of each side for the other, in ns. Both sections are a few system calls. But their
+/// thread may wait for a CPU, and in the kernel for all CPUs, when several threads share the table
+/// of descriptors and it grows (fs/file.c, expand_fdtable). A limit is needed: a signal handler may
+/// have left a section by `longjmp`, or hold in one what the other side waits for.
 const PATIENCE_NS: u64 = 250_000_000;
 
-/// A thread seen in such a section a moment ago may just be on its way out, and has so long, in ns,
-/// however long the wait was.
+/// Shortest wait after a thread was seen in such a section, in ns, however long the wait was
+/// before: the thread may be about to leave.
 const GRACE_NS: u64 = 10_000_000;
 
-/// Within a [`Low`], the control thread has libraries and devices opened: many system calls, by a
-/// thread that no handler interrupts. No thread waits for longer than this, in ns: it may hold
-/// the dynamic linker's lock.
+/// Calls of the control thread, within a [`Low`], that open libraries and devices: many system
+/// calls, by a thread that no handler interrupts. Longest wait for them, in ns: the waiting thread
+/// may hold the dynamic linker's lock.
 static OPENING: AtomicU32 = AtomicU32::new(0);
 const OPENING_NS: u64 = 1_000_000_000;
 
-/// Whether the control thread is in a [`Low`], which is its whole turn then.
+/// True while the control thread is in a [`Low`] for a whole turn.
 static TURN: AtomicBool = AtomicBool::new(false);
 
-/// Enters the section that `mine` counts, at a moment when nobody is in that of `other`.
+/// Enters the section that `mine` counts, at a moment when no thread is in that of `other`.
 fn enter_apart(mine: &AtomicU32, other: &AtomicU32) {
     let mut patience = Patience::default();
     loop {
@@ -65,7 +63,7 @@ fn enter_apart(mine: &AtomicU32, other: &AtomicU32) {
             return;
         }
         if patience.is_over() {
-            // Left by a jump: nobody is to wait for it again.
+            // It was left by `longjmp`, so nobody must wait for it again.
             other.store(0, Ordering::SeqCst);
             return;
         }
@@ -74,25 +72,25 @@ fn enter_apart(mine: &AtomicU32, other: &AtomicU32) {
     }
 }
 
-/// How long somebody waits for the other side.
+/// How long a thread waits for the other side.
 #[derive(Default)]
 struct Patience {
-    /// When it began; 0: not yet.
+    /// When the wait began; 0: not yet.
     began: u64,
     /// When it ends, as far as is known.
     until: u64,
     waits: Waits,
 }
 
-/// For what somebody waits longer than for a few system calls.
+/// For what a thread waits longer than for a few system calls.
 #[derive(Clone, Copy, Default)]
 enum Waits {
-    /// For threads that are there, and for libraries that open what they need.
+    /// For other threads, and for libraries that open what they need.
     #[default]
     ForBoth,
-    /// The same, holding nothing that the control thread may want.
+    /// The same, by a thread that holds nothing that the control thread may want.
     WithNothing,
-    /// For no libraries.
+    /// For other threads, not for libraries.
     ForFew,
 }
 
@@ -116,12 +114,12 @@ impl Patience {
     }
 }
 
-/// While this lives, libraries open what they need: a thread that waits for them has more patience.
+/// While this lives, libraries open what they need: a thread that waits for them waits longer.
 #[derive(Debug)]
 pub struct Opening(());
 
 impl Opening {
-    /// From here on, by the control thread.
+    /// Begins it. Called by the control thread.
     pub fn begin() -> Self {
         OPENING.fetch_add(1, Ordering::SeqCst);
         Self(())
@@ -134,21 +132,21 @@ impl Drop for Opening {
     }
 }
 
-/// Leaves the section, unless it was taken for one that was left by a jump.
+/// Leaves the section, unless another thread has reset its count.
 fn leave_apart(mine: &AtomicU32) {
     let _ = mine.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
 }
 
 /// While this lives, the program may put a descriptor at any number, or at the lowest free one:
-/// none of ours stands there, nor comes to.
+/// none of the library's is low, or gets low.
 #[derive(Debug)]
 pub struct Placing {
-    /// Not by a library that opens what we need.
+    /// False for a library that opens what the control thread needs: this thread is in a [`Low`].
     apart: bool,
 }
 
 impl Placing {
-    /// From here on.
+    /// Waits until no descriptor of the library's is low.
     pub fn begin() -> Self {
         let apart = MINE.get() == 0;
         if apart {
@@ -168,14 +166,14 @@ impl Drop for Placing {
     }
 }
 
-/// Whether the kernel's table of descriptors has been made to reach up to our numbers.
+/// Whether the kernel's table of descriptors has been made to reach up to the library's numbers.
 static GROWN: AtomicBool = AtomicBool::new(false);
 
-/// Before the first of ours stands at a low number: where several threads have the table the kernel
-/// waits for all processors to grow it, for as long as a machine that is busy needs. A standard
-/// stream goes up at once, and is nowhere else meanwhile.
+/// Grows the kernel's table before the first descriptor of the library's is low: where several
+/// threads share the table, the kernel waits for all CPUs to grow it, which takes long on a busy
+/// machine. For that a standard stream is duplicated to a high number.
 ///
-/// Not while an inherited filter may kill for it: what stands low then is opened by calls that the
+/// Not while an inherited filter may kill for it. Low descriptors then come from calls that the
 /// loader made, too.
 fn grow() {
     if GROWN.load(Ordering::Acquire) || !seccomp::is_free() {
@@ -183,7 +181,7 @@ fn grow() {
     }
     let (first, _) = numbers();
     for stream in 0..=2 {
-        // A close of another descriptor takes a process's locks on a file away (F_SETLK).
+        // Closing a duplicate would drop the process's locks on a file (F_SETLK).
         let is_file = |st: libc::stat| st.st_mode & libc::S_IFMT == libc::S_IFREG;
         if sys::fstat(stream).map_or(true, is_file) {
             continue;
@@ -194,16 +192,16 @@ fn grow() {
             break;
         }
     }
-    // A thread that comes meanwhile waits in the same call.
+    // Stored last: a thread that comes meanwhile waits in the same call.
     GROWN.store(true, Ordering::Release);
 }
 
-/// While this lives, descriptors of ours may stand at numbers that are free for the program.
+/// While this lives, descriptors of the library's may be at numbers that are free for the program.
 #[derive(Debug)]
 pub struct Low(());
 
 impl Low {
-    /// From here on.
+    /// Waits until no thread places a descriptor.
     pub fn begin() -> Self {
         grow();
         if PLACED.get() == 0 {
@@ -224,12 +222,12 @@ impl Drop for Low {
     }
 }
 
-/// A turn of the control thread.
+/// A turn of the control thread's loop, which may make descriptors at any moment.
 #[derive(Debug)]
 pub struct Turn(Low);
 
 impl Turn {
-    /// From here on, by the control thread.
+    /// Begins it. Called by the control thread.
     pub fn begin() -> Self {
         let low = Low::begin();
         TURN.store(true, Ordering::SeqCst);
@@ -243,7 +241,7 @@ impl Drop for Turn {
     }
 }
 
-/// Waits until no descriptor of ours stands at a low number, not for ever.
+/// Waits until no descriptor of the library's is low, with a limit.
 #[cold]
 fn await_high(waits: Waits) {
     let mut patience = Patience {
@@ -259,7 +257,7 @@ fn await_high(waits: Waits) {
         if patience.is_over() {
             let is_known = TURN.load(Ordering::SeqCst) || OPENING.load(Ordering::SeqCst) != 0;
             if !is_known && LOWS.load(Ordering::SeqCst) == ended {
-                // Left by a jump: nobody is to wait for it again.
+                // It was left by `longjmp`, so nobody must wait for it again.
                 let _ = LOW.compare_exchange(low, 0, Ordering::SeqCst, Ordering::SeqCst);
             }
             return;
@@ -268,17 +266,17 @@ fn await_high(waits: Waits) {
     }
 }
 
-/// Waits until no descriptor of ours stands at a low number, not for ever; how often one may have
-/// so far. Not with a lock.
+/// Waits until no descriptor of the library's is low, with a limit. Returns how often one may have
+/// been so far. Called without a lock.
 #[cold]
 pub fn lows() -> u32 {
     await_high(Waits::WithNothing);
     LOWS.load(Ordering::SeqCst)
 }
 
-/// Before a call that may take long, and gives the program the lowest free number: waits until no
-/// descriptor of ours stands there, but not for libraries that open what they need. For a short
-/// call there is [`Placing`].
+/// Before a call that may take long, and returns the lowest free number: waits until no descriptor
+/// of the library's is low, but not for libraries that open what they need. For a short call use
+/// [`Placing`].
 #[inline]
 pub fn clear_lowest() {
     if LOW.load(Ordering::SeqCst) != 0 && MINE.get() == 0 {
@@ -295,19 +293,19 @@ pub fn after_fork() {
     PLACING.store(0, Ordering::Relaxed);
 }
 
-/// The lowest of our numbers, and how many we may have.
+/// The lowest number for the library's descriptors, and how many it may have.
 fn numbers() -> (usize, u64) {
     let top = sys::descriptor_limit().min(TOP);
     let room = top / 10;
     ((top - room) as usize, room)
 }
 
-/// Moves a descriptor to the top and enters it; `None`: no room there.
+/// Moves a descriptor to the top and enters it. `None`: there is no room.
 pub fn lift(fd: Fd) -> Option<Fd> {
     copy(fd.raw())
 }
 
-/// As [`lift`], for a descriptor that stays where it is.
+/// As [`lift`], but leaves the descriptor itself open.
 pub fn copy(fd: i32) -> Option<Fd> {
     let (first, room) = numbers();
     if u64::from(HELD.load(Ordering::Relaxed)) >= room {
@@ -321,20 +319,20 @@ pub fn copy(fd: i32) -> Option<Fd> {
     Some(Fd::own(lifted))
 }
 
-/// Enters a number that is ours.
+/// Enters a number as the library's.
 pub fn enter(fd: i32) {
-    // A number that was ours before, and was closed where nobody told us, is counted already.
+    // A number that was closed unseen, and is the library's again, is counted already.
     if !fd_table::is_internal(fd) && fd_table::store(fd, Entry::INTERNAL) {
         HELD.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A number of ours was taken out of the table: it is somebody else's now.
+/// A number of the library's was taken out of the table: it has another owner now.
 pub fn taken() {
     HELD.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Forgets numbers that are closed: by their owner's end, or by the program, unseen.
+/// Removes numbers that were closed unseen: by their owner's end, or by the program.
 fn prune() {
     fd_table::for_range(0, i32::MAX, |fd, entry| {
         if entry == Entry::INTERNAL && sys::fcntl(fd, libc::F_GETFD, 0) == Err(libc::EBADF) {
@@ -343,25 +341,24 @@ fn prune() {
     });
 }
 
-/// The number is about to be closed, or is the program's again.
+/// Removes a number that is about to be closed, or is the program's again.
 pub fn forget(fd: i32) {
     if fd_table::remove_if(fd, Entry::INTERNAL) {
         HELD.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Closes a number of ours, unless it has come to be another's.
+/// Closes a descriptor of the library's, if the number is still entered as that.
 pub fn close(fd: i32) {
     forget(fd);
     drop(Fd::own(fd));
 }
 
-/// The program wants this very number, which is ours, for itself, and nothing of ours uses it from
-/// now on. Only numbers that nothing has cached could move, so the descriptor is given up instead.
+/// Gives up a number of the library's that the program wants, and that nothing of the library's
+/// uses any more. It is not moved, since other threads may have cached the number.
 pub fn yield_number(fd: i32) {
     forget(fd);
-    // Threads, sets and the control thread come to their ends later, and each closes what is its
-    // own.
+    // Threads, sets and the control thread end later, and each closes what is its own.
     sys::give_away(fd);
 }
 
@@ -370,7 +367,7 @@ pub fn yield_number(fd: i32) {
 mod tests {
     use super::*;
 
-    /// How far the kernel's table of descriptors reaches.
+    /// The length of the kernel's table of descriptors.
     fn reach() -> Option<usize> {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
         let size = status.lines().find_map(|l| l.strip_prefix("FDSize:"))?;
@@ -380,9 +377,9 @@ mod tests {
     #[test]
     fn the_table_reaches_up_before_one_of_ours_stands_low() {
         let (first, _) = numbers();
-        // A child's table is as small as its parent's descriptors allow.
-        // SAFETY: the children make system calls on memory of their own and end; the first has one
-        // thread, and no use for its descriptors.
+        // A child's table is as short as its parent's descriptors allow. SAFETY: the children only
+        // make system calls on their own memory, and exit. The first one has one thread, and uses
+        // none of the descriptors that it closes.
         unsafe {
             let child = libc::fork();
             if child == 0 {

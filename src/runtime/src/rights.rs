@@ -1,4 +1,4 @@
-//! What this process may do with peers of its host, and they with it.
+//! Whether this process may share memory with peers of its host, and read theirs.
 
 use crate::credentials::{self, Status};
 use crate::own_fds::Low;
@@ -8,10 +8,10 @@ use sluice_fabric::sys;
 use sluice_stats::Reason;
 use std::sync::OnceLock;
 
-/// The program sandboxes itself, or cannot bear our system calls: no more upgrades.
+/// Why no more connections are upgraded (a sandbox, a strict filter); 0: they are.
 static SANDBOXED: AtomicU32 = AtomicU32::new(0);
 
-/// Why this process may not upgrade at all, if so.
+/// The reason why this process may upgrade nothing, if there is one.
 pub fn forbidden() -> Option<Reason> {
     match SANDBOXED.load(Ordering::Relaxed) {
         0 => None,
@@ -22,7 +22,7 @@ pub fn forbidden() -> Option<Reason> {
 /// What higher layers do when the program sandboxes itself.
 static SANDBOX: OnceLock<fn(Reason)> = OnceLock::new();
 
-/// Called once, when the library is loaded.
+/// Called once, when the library is loaded: sets the function.
 pub fn on_sandbox(then: fn(Reason)) {
     let _ = SANDBOX.set(then);
 }
@@ -36,22 +36,22 @@ pub fn sandbox(reason: Reason) {
     }
 }
 
-/// From now on nothing is upgraded in this process.
+/// Forbids upgrades in this process from now on.
 pub fn forbid(reason: Reason) {
     SANDBOXED.store(reason as u32, Ordering::Relaxed);
 }
 
-/// The peer's process id, and whether its memory may be read: its user and group were ours when it
-/// came, and the kernel says now that it has no less rights than this process. What it says of its
-/// capabilities itself is no evidence.
+/// True if the memory of the peer at `control` may be read: its user and group were this process's
+/// when it connected, and the kernel says now that it has no fewer rights than this process. Its
+/// own word on its capabilities is no evidence.
 pub fn may_pull(control: i32) -> bool {
     peer(control).is_some_and(|peer| is_of_our_user(&peer) && credentials::may_pull(peer.pid))
 }
 
-/// Will the peer of a link read this process's memory, and may it? If not, it is told no address.
+/// True if a link's peer will read this process's memory, and may. Else it is told no address.
 pub fn may_be_pulled_by(link: &Link) -> bool {
     let peer = link.control().with(peer).flatten();
-    // Another process may have the number by now; the ids are those at connect or listen time.
+    // Another process may have this id by now; user and group are those of the connect or listen.
     peer.is_some_and(|peer| is_of_our_user(&peer) && credentials::may_be_pulled_by(peer.pid))
 }
 
@@ -64,13 +64,13 @@ fn peer(control: i32) -> Option<libc::ucred> {
     sys::getsockopt(control, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()
 }
 
-/// May pages of a link's rings go back to the kernel, towards the peer at `control` (none: this
-/// process)?
+/// True if pages of a link's rings may go back to the kernel. `control` leads to the peer; none:
+/// the peer is this process.
 ///
-/// The process that shares the memory file can keep the call for it waiting for ever
-/// (`LinkEnd::can_discard`). So the peer must be one that could stop us by a signal just as well:
-/// its user is ours, and it sees us, by being in the same namespace of process ids. And pages given
-/// back must be sure to be had again.
+/// A process that shares the memory file can make that call block for ever
+/// (`LinkEnd::can_discard`). So the peer must be one that could stop this process by a signal
+/// anyway: it has the same user, and is in the same PID namespace. And the pages must be sure to
+/// come back.
 pub fn may_discard(control: Option<i32>) -> bool {
     if promises_kept() != Some(true) {
         return false;
@@ -78,18 +78,18 @@ pub fn may_discard(control: Option<i32>) -> bool {
     control.is_none_or(|control| could_be_stopped(control) == Some(true))
 }
 
-/// What is known of the kernel's promises, one of the next three.
+/// Whether the kernel keeps its promises of memory: one of the next three.
 static PROMISES: AtomicU32 = AtomicU32::new(UNASKED);
 const UNASKED: u32 = 0;
 const KEPT: u32 = 1;
 const BROKEN: u32 = 2;
 
-/// May this process share pages of a memory file, which come when they are first touched? Where the
-/// kernel has promised no more memory than there is (`vm.overcommit_memory=2`), it refuses such a
-/// page by SIGBUS, and a peer that punches holes chooses the moment. Asked once.
+/// Whether this process may share pages of a memory file, which are allocated at first touch. With
+/// `vm.overcommit_memory=2` the kernel may refuse a page by SIGBUS, and a peer that punches holes
+/// chooses the moment. Asked once.
 pub fn may_share_memory() -> Result<(), Reason> {
     if PROMISES.load(Ordering::Relaxed) == UNASKED {
-        // Where /proc does not say (systemd: ProcSubset=pid), as on most hosts.
+        // If /proc does not say (systemd: ProcSubset=pid), they are kept as on most hosts.
         let known = match promises_kept() {
             Some(false) => BROKEN,
             _ => KEPT,
@@ -102,8 +102,8 @@ pub fn may_share_memory() -> Result<(), Reason> {
     }
 }
 
-/// Where the kernel promises no more memory than there is, a page can be refused, by SIGBUS.
-/// `None`: not known.
+/// True if the kernel never refuses a page by SIGBUS, as it may under strict overcommit. `None`:
+/// not known.
 fn promises_kept() -> Option<bool> {
     let _low = Low::begin();
     let fd = sys::open(c"/proc/sys/vm/overcommit_memory", libc::O_RDONLY).ok()?;
@@ -112,7 +112,7 @@ fn promises_kept() -> Option<bool> {
     keeps_promises(mode.get(..len)?)
 }
 
-/// The same, by the text of `vm.overcommit_memory` (proc_sys_vm(5)).
+/// The same, from the text of `vm.overcommit_memory` (proc_sys_vm(5)).
 fn keeps_promises(mode: &[u8]) -> Option<bool> {
     match mode.trim_ascii() {
         b"0" | b"1" => Some(true),
@@ -121,17 +121,17 @@ fn keeps_promises(mode: &[u8]) -> Option<bool> {
     }
 }
 
-/// Could the peer at `control` send us any signal? `None`: not known.
+/// True if the peer at `control` could send this process any signal. `None`: not known.
 fn could_be_stopped(control: i32) -> Option<bool> {
     let peer = peer(control)?;
     let own = Status::own()?;
-    // kill(2) compares with the real and the saved one.
+    // kill(2) compares with the real and the saved user.
     let mut users = own.words(b"Uid:")?;
     let (real, saved) = (users.next()?, users.nth(1)?);
     let same_user = [real, saved]
         .iter()
         .any(|user| user.parse() == Ok(peer.uid));
-    // 0: the peer is not in our namespace nor below it.
+    // 0: the peer is neither in this process's namespace nor below it.
     if !same_user || peer.pid <= 0 || !own.is_in_this_proc() {
         return Some(false);
     }
@@ -142,9 +142,9 @@ fn could_be_stopped(control: i32) -> Option<bool> {
 mod tests {
     use super::*;
 
-    /// What a child of this process makes of a connection, after `first`; 2: `first` failed.
+    /// The answer of `then` in a child of this process after `first`; 2: `first` failed.
     fn in_child(first: impl Fn() -> bool, then: impl Fn() -> bool) -> i32 {
-        // SAFETY: the child makes system calls on memory of its own and ends.
+        // SAFETY: the child only makes system calls on its own memory, and exits.
         unsafe {
             let pid = libc::fork();
             if pid == 0 {
@@ -159,7 +159,7 @@ mod tests {
 
     fn pair() -> [sys::Fd; 2] {
         let mut fds = [0; 2];
-        // SAFETY: room for two numbers.
+        // SAFETY: `fds` has room for two numbers.
         let made =
             unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, &raw mut fds[0]) };
         assert_eq!(made, 0);
@@ -171,20 +171,20 @@ mod tests {
         let [end, _other] = pair();
         assert_eq!(could_be_stopped(end.raw()), Some(true));
         assert_eq!(could_be_stopped(-1), None);
-        // SAFETY: asks only.
+        // SAFETY: has no arguments and no effect.
         if unsafe { libc::geteuid() } != 0 {
             return;
         }
         let stopped = || could_be_stopped(end.raw()) == Some(true);
-        // SAFETY: in a child: changes its user, or where its children live.
+        // SAFETY: called in children, which change their user or the namespace of their children.
         unsafe {
             // The peer stays root, which is another user now.
             let other_user = || libc::syscall(libc::SYS_setresuid, 9999, 9999, 9999) == 0;
             assert_eq!(in_child(other_user, stopped), 0);
-            // Where only the effective one has changed, root may signal us.
+            // Only the effective user has changed: root may still signal this process.
             let acts_as_other = || libc::syscall(libc::SYS_setresuid, -1, 9999, -1) == 0;
             assert_eq!(in_child(acts_as_other, stopped), 1);
-            // From a namespace of process ids below the peer's.
+            // From a PID namespace below the peer's.
             let below = || libc::unshare(libc::CLONE_NEWPID) == 0;
             assert_eq!(in_child(below, || in_child(|| true, stopped) == 1), 0);
         }
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_peer_in_a_namespace_below_ours_cannot_stop_us() {
-        // SAFETY: asks only.
+        // SAFETY: has no arguments and no effect.
         if unsafe { libc::geteuid() } != 0 {
             return;
         }
@@ -218,7 +218,7 @@ mod tests {
         sys::listen(listener.raw(), 1).unwrap();
         let (name, len) = sys::socket_name(listener.raw(), false).unwrap();
         let [ours, theirs] = pair();
-        // SAFETY: the children make system calls on memory of their own and end.
+        // SAFETY: the children only make system calls on their own memory, and exit.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -227,7 +227,7 @@ mod tests {
                 if below == 0 {
                     let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
                     let met = sys::connect(socket.raw(), &name, len).is_ok();
-                    // Lives until the other has looked.
+                    // Lives until the parent has looked.
                     let _ = sys::read(theirs.raw(), &mut [0]);
                     libc::_exit(i32::from(!met));
                 }

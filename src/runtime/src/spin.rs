@@ -1,37 +1,38 @@
-//! Waiting on the processor: where, and for how long.
+//! Spinning: whether to spin before a sleep, and how long.
 //!
 //! * The peer was last seen on this CPU: spinning would only keep it from running. One
-//!   `sched_yield`, timed: beside a third runnable task a yield costs milliseconds, and then none
+//!   `sched_yield`, timed: next to a third runnable task a yield costs milliseconds, and then none
 //!   is made for a while. Once in a while a sleep instead, since only a wake-up moves one of the
-//!   two to a processor that is idle.
+//!   two to an idle CPU.
 //! * On another CPU: spin, up to a budget that halves with each failure and returns with success.
-//! * Not known, or spinning forbidden: sleep.
+//! * Not known, or spinning is forbidden: sleep.
 
 use crate::config::config;
 use crate::thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::sys;
 
-/// A yield that took longer than this was given to somebody else.
+/// A yield that took longer than this gave the CPU to another task.
 const YIELD_MAX_NS: u64 = 100_000;
 /// Waits without a yield after a long one; doubled while yields stay long.
 const YIELD_SKIP: u32 = 256;
-/// Threads that yield to each other on one processor sleep once in so long. The kernel's balancing
-/// leaves them together for tens of milliseconds, since what has just run is not moved.
+/// Time after which two threads that yield to each other on one CPU sleep once. The kernel's load
+/// balancing leaves them together for tens of milliseconds, since it does not move a task that has
+/// just run.
 const TOGETHER_NS: u64 = 1_000_000;
 /// Smallest budget that is worth a try, in ns.
 const LEAST_NS: u32 = 1_000;
 /// Waits after which a used-up budget is tried anew.
 const PROBE: u32 = 64;
 
-/// Waits for which no yield is made.
+/// Waits still to be made without a yield.
 static SKIP: AtomicU32 = AtomicU32::new(0);
 /// The next value of [`SKIP`] after a long yield.
 static BACKOFF: AtomicU32 = AtomicU32::new(YIELD_SKIP);
 
-/// Waits on the processor until `news`; false: sleep. `peer` is the CPU on which the other end was
-/// last seen, plus one. The two adaptive cells of what is waited for are `spin_ns`, the budget (0:
-/// not set yet), and `skip`, waits still to be skipped.
+/// Spins until `news`, or returns false: sleep. `peer` is the CPU on which the other end was last
+/// seen, plus one. The waiter keeps two adaptive cells: `spin_ns`, the budget (0: not set yet), and
+/// `skip`, the waits that must still sleep at once.
 pub fn until(spin_ns: &AtomicU32, skip: &AtomicU32, peer: u32, news: impl Fn() -> bool) -> bool {
     let most = config().spin_ns;
     if most == 0 || peer == 0 {
@@ -69,8 +70,7 @@ pub fn until(spin_ns: &AtomicU32, skip: &AtomicU32, peer: u32, news: impl Fn() -
     }
 }
 
-/// Is it time to sleep, so that the wake-up finds another processor for one of two threads that
-/// share one?
+/// True if it is time to sleep, so that the wake-up moves one of two threads that share a CPU.
 fn may_part() -> bool {
     /// When a thread of this process last slept for that.
     static PARTED: AtomicU64 = AtomicU64::new(0);
@@ -80,8 +80,8 @@ fn may_part() -> bool {
     is_due(&PARTED, sys::now_ns())
 }
 
-/// Did more than [`TOGETHER_NS`] go by since `last`? Then that is `now`. Another thread that looked
-/// at the clock later may have been here before.
+/// True if more than [`TOGETHER_NS`] have passed since `last`, which is set to `now`. `last` may be
+/// later than `now`: another thread read the clock later and came first.
 fn is_due(last: &AtomicU64, now: u64) -> bool {
     let is_due = now.saturating_sub(last.load(Ordering::Relaxed)) > TOGETHER_NS;
     if is_due {
@@ -90,14 +90,14 @@ fn is_due(last: &AtomicU64, now: u64) -> bool {
     is_due
 }
 
-/// Processors that this process may use; asked once.
+/// CPUs that this process may use; asked once.
 fn processors() -> u32 {
     static KNOWN: AtomicU32 = AtomicU32::new(0);
     let known = KNOWN.load(Ordering::Relaxed);
     if known != 0 {
         return known;
     }
-    // SAFETY: zeroes are a valid set, and there is room for it.
+    // SAFETY: zeroes are a valid `cpu_set_t`, and the call writes at most its length.
     let asked = unsafe {
         let mut set: libc::cpu_set_t = core::mem::zeroed();
         let failed = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
@@ -112,15 +112,15 @@ fn processors() -> u32 {
     asked
 }
 
-/// Yields before a sleep where there is one processor: to threads that bring the peer's bytes.
+/// Yields before a sleep if there is one CPU: to threads that bring the peer's bytes.
 const YIELDS: u32 = 6;
-/// One that took longer than this (`sys::rough_ns`) was a slice of a thread that computes; those
-/// that bring bytes sleep soon.
+/// A longer yield (`sys::rough_ns`) was a time slice of a computing thread: threads that bring
+/// bytes soon sleep.
 const SLICE_NS: u64 = 1_000_000;
-/// Waits at most without them after they were in vain.
+/// Most waits without yields after some were in vain.
 const YIELDS_SKIP: u32 = 63;
 
-/// As [`until`], for news from another host: `news` also takes what the device has brought.
+/// As [`until`], for news from another host: `news` also drives the device's queue.
 pub fn remote(spin_ns: &AtomicU32, skip: &AtomicU32, news: impl Fn() -> bool) -> bool {
     if processors() > 1 {
         return until(spin_ns, skip, u32::MAX, news);
@@ -147,12 +147,12 @@ pub fn remote(spin_ns: &AtomicU32, skip: &AtomicU32, news: impl Fn() -> bool) ->
     false
 }
 
-/// Is there any use in preparing a spin?
+/// False if a spin need not be prepared, since none will be made.
 pub fn is_worth_it(peer: u32) -> bool {
     peer != 0 && config().spin_ns != 0
 }
 
-/// One guarded yield; false: not made.
+/// One yield, unless earlier ones took too long; false: not made.
 pub fn yield_once() -> bool {
     let left = SKIP.load(Ordering::Relaxed);
     if left != 0 {

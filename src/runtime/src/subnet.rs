@@ -1,17 +1,16 @@
-//! Addresses that begin alike, and where else the same hosts are.
+//! Subnets, and the mapping of a host's address to its address in another subnet.
 
 use core::net::IpAddr;
 
-/// Addresses that begin alike.
+/// Addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subnet {
     first: IpAddr,
-    /// Bits that they have in common.
+    /// Length of the prefix.
     bits: u8,
 }
 
-/// As a number whose first bits are the address's, and how many those are. A v4-mapped one is a v4
-/// one.
+/// The address as a number in the upper bits, and its length in bits. v4-mapped addresses are v4.
 fn number(address: IpAddr) -> (u128, u32) {
     match address.to_canonical() {
         IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),
@@ -20,33 +19,33 @@ fn number(address: IpAddr) -> (u128, u32) {
 }
 
 impl Subnet {
-    /// The bits of an address that tell it from others here.
+    /// Mask of the bits after the prefix.
     fn host(self) -> u128 {
         u128::MAX.checked_shr(u32::from(self.bits)).unwrap_or(0)
     }
 
-    /// Does it have this address?
+    /// True if the address is in the subnet.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
         let ((ours, len), (other, other_len)) = (number(self.first), number(address));
         len == other_len && (ours ^ other) & !self.host() == 0
     }
 
-    /// The address at the same place in here as `address` has in `from`; both have as many.
+    /// The address that is in this subnet what `address` is in `from`, of as many addresses.
     fn place_of(self, address: IpAddr, from: Self) -> IpAddr {
         let (ours, len) = number(self.first);
         let (other, other_len) = number(address);
-        // Of different families the places are counted from the end.
+        // Aligned at the end, if the families differ.
         let other = (other & from.host()) >> (128 - other_len) << (128 - len);
         let bits = ours & !self.host() | other & self.host();
         match self.first.to_canonical() {
-            // Its 32 bits are the first ones.
+            // The upper 32 bits.
             IpAddr::V4(_) => IpAddr::V4(((bits >> 96) as u32).into()),
             IpAddr::V6(_) => IpAddr::V6(bits.into()),
         }
     }
 
-    /// `10.0.0.0/8`, `fd00::/16`, or one address.
+    /// Parses `10.0.0.0/8`, `fd00::/16`, or one address.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
@@ -62,7 +61,7 @@ impl Subnet {
     }
 }
 
-/// `SUBNET=SUBNET`, the second with room for the addresses of the first.
+/// Parses `SUBNET=SUBNET`; the second must have room for the addresses of the first.
 pub(crate) fn parse_pair(text: &str) -> Option<(Subnet, Subnet)> {
     let (from, to) = text.split_once('=')?;
     let (from, to) = (Subnet::parse(from)?, Subnet::parse(to)?);
@@ -70,13 +69,13 @@ pub(crate) fn parse_pair(text: &str) -> Option<(Subnet, Subnet)> {
     (rest(from) <= rest(to)).then_some((from, to))
 }
 
-/// What is between the commas of a value.
+/// Parses the items of a list that commas separate.
 pub fn list<T>(value: &[u8], parse: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
     let value = core::str::from_utf8(value).ok()?;
     value.split(',').map(parse).collect()
 }
 
-/// Where a host with this address is by RDMA: the first pair that has it says, else there.
+/// A host's address for RDMA: by the first pair that has this address, else the same.
 #[must_use]
 pub fn mapped(map: &[(Subnet, Subnet)], address: IpAddr) -> IpAddr {
     map.iter()

@@ -1,5 +1,4 @@
-//! What this thread is: its CPU, whether it may be cancelled, its signals, and the slots that it
-//! sleeps on.
+//! The calling thread: its CPU, whether it may be cancelled, its signals, and its waiter slots.
 
 use core::cell::Cell;
 use sluice_fabric::lock::me;
@@ -8,28 +7,29 @@ use sluice_fabric::sys::{self, Ends, Ran};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 
-/// Offset of this thread's `struct rseq` from its thread pointer; 0: not there (glibc before 2.35).
+/// Offset of this thread's `struct rseq` from its thread pointer; 0: none (glibc before 2.35).
 static RSEQ: AtomicIsize = AtomicIsize::new(0);
 
-/// Address of glibc's `__libc_single_threaded`, a char that is 0 once there was a second thread; 0:
-/// not there (before 2.32).
+/// Address of glibc's `__libc_single_threaded`, a char that becomes 0 with the second thread; 0:
+/// none (glibc before 2.32).
 static SINGLE: AtomicUsize = AtomicUsize::new(0);
 
-/// Has this process several threads, or had? `None` where the C library does not say.
+/// True if this process has, or had, several threads. `None`: the C library does not say.
 pub fn are_several() -> Option<bool> {
     let at = SINGLE.load(Ordering::Relaxed) as *const u8;
-    // SAFETY: null, or the C library's variable, which it writes when it makes a thread.
+    // SAFETY: null, or the C library's variable, a char that it writes when it makes a thread.
     (!at.is_null()).then(|| unsafe { core::ptr::read_volatile(at) } == 0)
 }
 
-/// What higher layers do when a thread ends that [`watch_exit`] was called on.
+/// What higher layers do when a thread ends that has called [`watch_exit`].
 static AT_END: OnceLock<fn()> = OnceLock::new();
 
-/// Finds what glibc tells of threads. Called once, by the constructor; `at_end` is called by each
-/// thread that ends and has called [`watch_exit`].
+/// Looks up what glibc exports about threads. Called once, by the constructor. `at_end` is called
+/// by each thread that ends and has called [`watch_exit`].
 pub fn init(at_end: fn()) {
     let _ = AT_END.set(at_end);
-    // SAFETY: dlsym with a NUL-terminated name; the symbols are an isize and an unsigned int.
+    // SAFETY: dlsym with NUL-terminated names. `__rseq_offset` is an isize and `__rseq_size` an
+    // unsigned int, and both were checked for null.
     unsafe {
         let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
         let single = libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr());
@@ -47,22 +47,22 @@ pub fn init(at_end: fn()) {
     }
 }
 
-/// The CPU this thread runs on, plus one: 0 means unknown. A hint, stale at once.
+/// The CPU this thread runs on, plus one; 0: unknown. A hint, stale at once.
 #[inline]
 pub fn cpu() -> u32 {
     let offset = RSEQ.load(Ordering::Relaxed);
     if offset != 0 {
         // SAFETY: glibc registered a `struct rseq` of at least 8 bytes there for every thread;
-        // `cpu_id` is its second word and the kernel writes it.
+        // `cpu_id` is its second word, which the kernel writes.
         let id = unsafe { core::ptr::read_volatile((me() as isize + offset + 4) as *const u32) };
         // Negative values mean that the kernel refused the registration.
         return if id < 1 << 20 { id + 1 } else { 0 };
     }
-    // SAFETY: no arguments; a vDSO call, not hooked.
+    // SAFETY: has no arguments; not hooked.
     (unsafe { libc::sched_getcpu() }).wrapping_add(1) as u32
 }
 
-/// Slots that one thread can hold on links at once; a thread that needs more gives up the oldest.
+/// Slots that one thread can hold on links at once. A thread that needs more gives up the oldest.
 const HELD: usize = 8;
 
 /// The waiter slots of this thread, for blocking calls.
@@ -73,14 +73,14 @@ struct Held {
 }
 
 thread_local! {
-    // Constant and without destructors: reading them needs no registration and no allocation.
+    // Constant and without a destructor: reading it needs no registration and no allocation.
     static SLOTS: Held = const {
         Held { slots: [const { Cell::new((0, 0, 0)) }; HELD], next: Cell::new(0) }
     };
 }
 
-/// The pthread key whose destructor returns the slots of a thread that ends; 0: none yet
-/// (the number is stored plus one).
+/// The pthread key, plus one, whose destructor returns the slots of a thread that ends; 0: none
+/// yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
 /// This thread's slot on `link`, taken on first use.
@@ -106,32 +106,32 @@ pub fn slot_on(link: &'static Link) -> Option<u32> {
 
 fn give_back((at, generation, slot): (usize, u32, u32)) {
     if slot != 0 {
-        // SAFETY: links are never unmapped structures: their memory is type-stable (link.rs), and
-        // the generation says whether it is still the same link.
+        // SAFETY: a link's address, whose memory stays a link for the life of the process
+        // (link.rs). `return_slot` checks the generation.
         let link = unsafe { &*(at as *const Link) };
         link.return_slot(generation, slot - 1);
     }
 }
 
-/// Has the slots returned when this thread ends.
+/// Has this thread return its slots, and call the layers above, when it ends.
 pub fn watch_exit() {
     let mut key = KEY.load(Ordering::Acquire);
     if key == 0 {
         let mut made: libc::pthread_key_t = 0;
-        // SAFETY: a valid pointer and a destructor that takes what setspecific stored.
+        // SAFETY: a live variable, and a destructor that ignores what setspecific stored.
         if unsafe { libc::pthread_key_create(&raw mut made, Some(thread_ends)) } != 0 {
             return;
         }
         match KEY.compare_exchange(0, made as usize + 1, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => key = made as usize + 1,
             Err(other) => {
-                // SAFETY: the key was just made and nobody else knows it.
+                // SAFETY: this call has made the key, and nobody else knows it.
                 unsafe { libc::pthread_key_delete(made) };
                 key = other;
             }
         }
     }
-    // SAFETY: the key exists; any non-null value makes the destructor run.
+    // SAFETY: `KEY` has a key that exists. Any non-null value makes the destructor run.
     unsafe { libc::pthread_setspecific((key - 1) as libc::pthread_key_t, me() as *const _) };
 }
 
@@ -146,7 +146,7 @@ extern "C" fn thread_ends(_: *mut libc::c_void) {
     });
 }
 
-/// In the child of a fork: the slots belong to the parent's links.
+/// In the child of a fork: forgets the slots, which are the parent's.
 pub fn after_fork() {
     SLOTS.with(|held| {
         for cell in &held.slots {
@@ -155,16 +155,16 @@ pub fn after_fork() {
     });
 }
 
-/// Threads of this process run code of devices' libraries.
+/// Threads of this process run code of RDMA devices' libraries.
 static RUNS_DEVICES: AtomicBool = AtomicBool::new(false);
 
-/// See [`set_runs_devices`].
+/// True after [`set_runs_devices`] with true.
 #[inline]
 pub fn runs_devices() -> bool {
     RUNS_DEVICES.load(Ordering::Relaxed)
 }
 
-/// Whether threads of this process run code of devices' libraries from now on.
+/// Sets whether threads of this process run code of devices' libraries.
 pub fn set_runs_devices(runs: bool) {
     RUNS_DEVICES.store(runs, Ordering::Relaxed);
 }
@@ -174,9 +174,9 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
-/// From here on this thread is not cancelled: libraries of a device's call the C library, whose
-/// functions are cancellation points. Our own system calls are none, so without a device there is
-/// nothing to hold. Returns what [`release_cancel`] needs.
+/// Disables cancellation of this thread: devices' libraries call the C library, whose functions are
+/// cancellation points. The library's own system calls are none, so without a device nothing is
+/// needed. Returns the argument of [`release_cancel`].
 #[inline(always)]
 pub fn hold_cancel() -> Option<libc::c_int> {
     const DISABLE: libc::c_int = 1;
@@ -184,12 +184,12 @@ pub fn hold_cancel() -> Option<libc::c_int> {
         return None;
     }
     let mut before = 0;
-    // SAFETY: a valid pointer; the call is not hooked.
+    // SAFETY: a live variable; the call is not hooked.
     unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
     Some(before)
 }
 
-/// As before [`hold_cancel`].
+/// Restores the state before [`hold_cancel`].
 #[inline(always)]
 pub fn release_cancel(held: Option<libc::c_int>) {
     if let Some(before) = held {
@@ -198,26 +198,26 @@ pub fn release_cancel(held: Option<libc::c_int>) {
     }
 }
 
-/// From here on this thread may be cancelled at any moment; a pending cancellation acts at once.
-/// Returns what [`stop_cancel`] needs.
+/// Lets this thread be cancelled at any moment; a pending cancellation acts at once. Returns the
+/// argument of [`stop_cancel`].
 #[inline(always)]
 pub fn let_cancel() -> libc::c_int {
     const ASYNCHRONOUS: libc::c_int = 1;
     let mut before = 0;
-    // SAFETY: a valid pointer; the call is not hooked.
+    // SAFETY: a live variable; the call is not hooked.
     unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
     before
 }
 
-/// Only at cancellation points again, if it was so before.
+/// Restores the cancellation type before [`let_cancel`].
 #[inline(always)]
 pub fn stop_cancel(before: libc::c_int) {
     // SAFETY: null is allowed for the old type.
     unsafe { pthread_setcanceltype(before, core::ptr::null_mut()) };
 }
 
-/// Which handlers end a call that moves bytes, and began when `ran` had: any, where it has moved
-/// some or the program has set it a limit; else those that restart nothing (signal(7);
+/// Which signal handlers end a call that moves bytes and began at `ran`. If it has moved some, or
+/// the program has set a time limit: any. Otherwise those without SA_RESTART (signal(7);
 /// tcp_recvmsg_locked, sk_stream_wait_memory).
 pub fn ends(ran: Ran, done: usize, is_limited: bool) -> Ends {
     if done != 0 || is_limited {
@@ -227,8 +227,8 @@ pub fn ends(ran: Ran, done: usize, is_limited: bool) -> Ends {
     }
 }
 
-/// Such a call goes on after a wait: where the kernel would restart it, it counts as begun after
-/// the handlers that have run.
+/// When such a call goes on after a wait: where the kernel would restart it, it counts as begun
+/// after the handlers that have run.
 pub fn gone_on(ran: Ran, done: usize, is_limited: bool) -> Ran {
     if done != 0 || is_limited {
         ran
@@ -237,8 +237,8 @@ pub fn gone_on(ran: Ran, done: usize, is_limited: bool) -> Ran {
     }
 }
 
-/// What glibc runs for a frame that a cancellation or a `longjmp` leaves: its `struct
-/// _pthread_cleanup_buffer`.
+/// glibc's `struct _pthread_cleanup_buffer`: what it calls if a cancellation or `longjmp` leaves
+/// the frame.
 #[repr(C)]
 struct Cleanup {
     routine: Option<extern "C" fn(*mut libc::c_void)>,
@@ -254,17 +254,17 @@ type Pop = unsafe extern "C" fn(*mut Cleanup, libc::c_int);
 static PUSH: AtomicUsize = AtomicUsize::new(0);
 static POP: AtomicUsize = AtomicUsize::new(0);
 
-/// Can a frame be told that it is left by a jump?
+/// True if a frame can learn that it is left by `longjmp`.
 pub fn hears_of_jumps() -> bool {
     PUSH.load(Ordering::Relaxed) != 0 && POP.load(Ordering::Relaxed) != 0
 }
 
-/// Runs `body`; if a cancellation or a jump leaves it, `routine` is called with `arg`.
+/// Runs `body`. If a cancellation or `longjmp` leaves it, calls `routine` with `arg`.
 ///
-/// Inlined: a frame that a cancellation unwinds holds no landing pad.
+/// Inlined: a frame that a cancellation unwinds may have no landing pad.
 ///
 /// # Safety
-/// [`hears_of_jumps`]; `body` has nothing to drop, and `routine` takes `arg`.
+/// [`hears_of_jumps`] is true, `body` has nothing to drop, and `routine` takes `arg`.
 #[inline(always)]
 pub unsafe fn unless_left(
     routine: extern "C" fn(*mut libc::c_void),
@@ -272,7 +272,7 @@ pub unsafe fn unless_left(
     body: impl FnOnce(),
 ) {
     let (push, pop) = (PUSH.load(Ordering::Relaxed), POP.load(Ordering::Relaxed));
-    // SAFETY: `init` has found them.
+    // SAFETY: `hears_of_jumps`, so `init` has found both; these are their types in glibc.
     let (push, pop) = unsafe {
         (
             core::mem::transmute::<usize, Push>(push),
@@ -285,14 +285,14 @@ pub unsafe fn unless_left(
         kind: 0,
         before: core::ptr::null_mut(),
     };
-    // SAFETY: the buffer lies in this frame, which pops it before it ends.
+    // SAFETY: the buffer lives in this frame, which pops it before it ends.
     unsafe { push(&raw mut cleanup, routine, arg) };
     body();
-    // SAFETY: pushed above.
+    // SAFETY: this is the buffer that was pushed last.
     unsafe { pop(&raw mut cleanup, 0) };
 }
 
-/// Signals that are never kept waiting: glibc's own, and those of faults.
+/// Signals that are never blocked: glibc's own, and those of faults.
 const NEVER_BLOCKED: u64 = 1 << 31
     | 1 << 32
     | 1 << (libc::SIGSEGV - 1)
@@ -301,12 +301,12 @@ const NEVER_BLOCKED: u64 = 1 << 31
     | 1 << (libc::SIGILL - 1)
     | 1 << (libc::SIGTRAP - 1);
 
-/// Keeps signals of this thread waiting; what its mask was.
+/// Blocks the signals of this thread. Returns its mask before.
 pub fn block_signals() -> Option<u64> {
     Some(sys::set_signal_mask(!NEVER_BLOCKED))
 }
 
-/// See [`block_signals`].
+/// Restores the mask before [`block_signals`].
 pub fn unblock_signals(mask: Option<u64>) {
     if let Some(mask) = mask {
         sys::set_signal_mask(mask);

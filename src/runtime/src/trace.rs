@@ -1,13 +1,13 @@
 //! `SLUICE_TRACE=PATH`: every message of this process's connections, in the file PATH.PID.
 //!
 //! The file is made when the program makes its first TCP socket, when a child first uses one of its
-//! parent's, or before the program puts itself under a filter of system calls: always on the way
-//! into the engine, with nothing held. Not when there is something to put into it: that is under
-//! the engine's locks, and perhaps under such a filter. And not when the library is loaded: most
-//! of what a shell starts has no connection, and would leave a file of some megabytes each time.
+//! parent's, or before the program installs a seccomp filter: always on the way into the engine,
+//! with no lock held. Not at the first message: then locks of the engine are held, and such a
+//! filter may be in force. And not when the library is loaded: most programs that a shell starts
+//! have no connection, and would leave a file of some megabytes each.
 //!
-//! Its blocks are there before it is mapped. A store into a page that the file system has no room
-//! for would end the program by SIGBUS.
+//! Its blocks are allocated before it is mapped. A store into a page that the file system has no
+//! room for would kill the program by SIGBUS.
 
 use crate::config::{self, Level, Meaning, Path};
 use crate::fd_table::{self, Entry};
@@ -22,23 +22,22 @@ use sluice_stats::TraceFile;
 use std::io::Write;
 use syscalls::Sysno;
 
-/// Where the program executes another one the process keeps its number: then PATH.PID.2, and so on
-/// to here.
+/// A process keeps its id over `exec`. Then the file is PATH.PID.2, and so on up to this number.
 const FILES_MAX: u32 = 16;
 
-/// The program has put itself under a filter: neither it nor a child of it makes a file from here
-/// on.
+/// The program has installed a seccomp filter: neither it nor a child of it makes a file any more.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
-/// From here on messages are to be kept, if that is asked for. When the library is loaded, and in
-/// the child of a fork, which gets a file of its own.
+/// Asks for a file if one is configured: when the library is loaded, and in the child of a fork,
+/// which gets its own.
 pub fn begin() {
     if config::config().trace.is_some() && !FILTERED.load(Ordering::Relaxed) {
         sluice_stats::want_trace();
     }
 }
 
-/// A hook asks the engine about `fd`: a child may come to use a connection of its parent's.
+/// Called when a hook asks the engine about `fd`: a child may begin to use a connection of its
+/// parent's.
 #[inline(always)]
 pub fn before_use(fd: i32) {
     if sluice_stats::wants_trace() {
@@ -53,22 +52,22 @@ fn open_for(fd: i32) {
     }
 }
 
-/// Before the program puts itself under a filter, which may kill for what [`open`] does.
+/// Before the program installs a seccomp filter, which may kill for the calls of [`open`].
 pub fn before_filter() {
     if process::is_vfork_child() {
         return;
     }
     open();
     FILTERED.store(true, Ordering::Relaxed);
-    // Not made under an inherited filter: then never.
+    // If an inherited filter has prevented the file, it is never made.
     let _ = sluice_stats::take_trace_up();
 }
 
-/// Makes the file if it is wanted, and says so if that cannot be. With nothing held; allocates
+/// Makes the file if one is wanted, and logs a failure. Called with no lock held. Allocates
 /// nothing, since the program may be in a signal handler.
 pub fn open() {
-    // Under an inherited filter that has not been tried yet the file stays wanted. Nothing is said:
-    // that is a system call, too.
+    // While an inherited filter is untried the file stays wanted. Nothing is logged, since that is
+    // a system call, too.
     if !sluice_stats::wants_trace()
         || process::is_vfork_child()
         || seccomp::may_use_system_calls().is_err()
@@ -92,7 +91,7 @@ pub fn open() {
 /// Why there is no file.
 #[derive(Debug, PartialEq, Eq)]
 enum Failure {
-    /// It would be longer than RLIMIT_FSIZE says.
+    /// It would be longer than RLIMIT_FSIZE.
     Limit,
     Create(Errno),
     Room(Errno),
@@ -124,8 +123,8 @@ fn make(path: &CStr) -> Result<&'static TraceFile, Failure> {
     if sys::file_limit() < LEN as u64 {
         return Err(Failure::Limit);
     }
-    // No upgrade needs these two: under a filter that lets upgrades be, no child has tried them
-    // yet.
+    // Upgrades do not need these calls, so even under a filter that permits upgrades no child has
+    // tried them yet.
     let free = !seccomp::has_filter()
         || filter::survives(&[Sysno::wait4, Sysno::fallocate, Sysno::unlink]);
     let (file, name) = create(path).map_err(Failure::Create)?;
@@ -136,16 +135,16 @@ fn make(path: &CStr) -> Result<&'static TraceFile, Failure> {
     if mapped.is_err() && free {
         name.unlink();
     }
-    // SAFETY: mapped with this length, at a page, and never unmapped. Zeros are valid, and all of
-    // it is atomic: others that may write to the file can make no more than wrong numbers. (A
-    // user that makes it shorter ends this process, which is that user's anyway.)
+    // SAFETY: a mapping of this length, which is never unmapped. Zeros are valid, and all of it is
+    // atomic, so other writers of the file can only produce wrong numbers. (Only its owner can
+    // truncate it, which ends this process by SIGBUS: the owner could kill it, too.)
     let file: &'static TraceFile = unsafe { &*mapped?.cast::<TraceFile>() };
     file.begin(process::pid(), config::program());
     Ok(file)
 }
 
-/// A new file, and a number of our own for it if there is one left: a thread that puts descriptors
-/// at numbers of its choice waits until it is there, but not for a disk.
+/// A new file, lifted if there is room. A thread that places descriptors waits for it, but not for
+/// a disk.
 fn create(path: &CStr) -> Result<(Option<Fd>, Name), Errno> {
     let _low = Low::begin();
     let mut made = Err(libc::EEXIST);
@@ -159,26 +158,26 @@ fn create(path: &CStr) -> Result<(Option<Fd>, Name), Errno> {
     made.map(|(file, name)| (own_fds::lift(file), name))
 }
 
-/// Maps a file that is empty, and closes it.
+/// Maps an empty file, and closes it.
 fn map(file: Fd, len: usize, by_fallocate: bool) -> Result<*mut u8, Failure> {
     let mapped = reserve(file.raw(), len, by_fallocate)
         .map_err(Failure::Room)
         .and_then(|()| sys::map_shared(file.raw(), len).map_err(Failure::Map));
     if mapped.is_err() {
-        // Also where its name must stay.
+        // It frees the blocks even where the name cannot be removed.
         let _ = sys::ftruncate(file.raw(), 0);
     }
     own_fds::forget(file.raw());
     mapped
 }
 
-/// Gives an empty file `len` bytes of zeros and their blocks.
+/// Gives an empty file `len` bytes of zeros, and their blocks.
 fn reserve(fd: i32, len: usize, by_fallocate: bool) -> Result<(), Errno> {
     if by_fallocate {
-        // SAFETY: numbers alone.
+        // SAFETY: all arguments are numbers.
         let reserved = unsafe { sys::call(Sysno::fallocate, [fd as usize, 0, 0, len, 0, 0]) };
         match reserved {
-            // A file system that cannot, an old kernel, a signal: then by hand.
+            // The file system cannot, the kernel is old, or a signal came: writes zeros.
             Err(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINTR) => {}
             other => return other.map(drop),
         }
@@ -200,7 +199,7 @@ fn reserve(fd: i32, len: usize, by_fallocate: bool) -> Result<(), Errno> {
 struct Name([u8; libc::PATH_MAX as usize]);
 
 impl Name {
-    /// `None`: too long for any file.
+    /// `None`: longer than any path.
     fn new(path: &CStr, pid: u32, number: u32) -> Option<Name> {
         let mut text = [0; libc::PATH_MAX as usize];
         let mut rest = text.as_mut_slice();
@@ -209,7 +208,7 @@ impl Name {
         if number > 1 {
             write!(rest, ".{number}").ok()?;
         }
-        // A NUL after it.
+        // A byte is left for the NUL.
         (!rest.is_empty()).then_some(Name(text))
     }
 
@@ -218,8 +217,7 @@ impl Name {
     }
 
     fn unlink(&self) {
-        // SAFETY: a C string that outlives the call. Nothing is done about a failure: the file is
-        // in nobody's way.
+        // SAFETY: a C string that outlives the call. A failure is ignored: the file does no harm.
         let _ = unsafe { sys::call(Sysno::unlink, [self.0.as_ptr() as usize, 0, 0, 0, 0, 0]) };
     }
 }

@@ -1,12 +1,12 @@
 //! Configuration files: `key = value` lines in sections.
 //!
-//! They are read once, when the library is loaded, thus before the program makes its first socket,
-//! gives up rights, or changes its root directory. A line that cannot be understood is ignored and
-//! named, with its file and number; one that says for which connections a rule is takes the rule
-//! with it, which would else be for more of them than its author wanted.
+//! They are read once, when the library is loaded: before the program makes its first socket, gives
+//! up rights, or changes its root directory. A line that is not understood is ignored and reported,
+//! with its file and number. If it says which connections a rule is for, the whole rule is ignored,
+//! since it would apply to more of them than its author wanted.
 //!
-//! A file that the user has not named counts only if nobody but root and the program's effective
-//! user can have written it. Under AT_SECURE the environment comes here without what leads to
+//! A file that the user has not named is read only if nobody but root and the program's effective
+//! user can have written it. Under AT_SECURE the environment is passed without variables that name
 //! files.
 
 use super::Config;
@@ -20,13 +20,13 @@ use core::fmt;
 use sluice_fabric::sys;
 use std::ffi::CString;
 
-/// For all users of the host.
+/// The file for all users of the host.
 const SYSTEM: &CStr = c"/etc/sluice.conf";
 
-/// Nothing after this many bytes of a file is read.
+/// Bytes of a file that are read.
 const LEN_MAX: usize = 64 << 10;
 
-/// Settings of the environment alone: of tests, of the command, and where the files are.
+/// False for settings of the environment alone: of tests, of the command, and for the file's path.
 pub(super) fn is_for_files(setting: &Setting) -> bool {
     !matches!(setting.name, FAULT | "SLUICE_LIBRARY" | CONFIG)
 }
@@ -37,10 +37,10 @@ pub(super) fn key(setting: &Setting) -> String {
     name.trim_start_matches("SLUICE_").to_ascii_lowercase()
 }
 
-/// What the environment says of files: see environ(7).
+/// The paths of files that the environment names.
 #[derive(Default)]
 pub(super) struct Places<'a> {
-    /// `SLUICE_CONFIG`: this one and no other; empty: none.
+    /// `SLUICE_CONFIG`: this file and no other; empty: no file.
     pub chosen: Option<&'a [u8]>,
     /// `HOME`.
     pub home: Option<&'a [u8]>,
@@ -48,16 +48,16 @@ pub(super) struct Places<'a> {
     pub user: Option<&'a [u8]>,
 }
 
-/// What files have said.
+/// The settings of the files read so far.
 pub(super) struct Read<'a> {
     pub config: Config,
-    /// Which of [`SETTINGS`] they have set, a bit each.
+    /// The settings of [`SETTINGS`] that they set, a bit each.
     pub set: u32,
     pub complaint: &'a mut Line,
 }
 
-/// The settings of this program as files have them. Those of the user stand before those of the
-/// host, and their rules come first.
+/// Reads the settings of this program from files. Those of the user override those of the host, and
+/// the user's rules come first.
 pub(super) fn read_all(places: &Places<'_>, complaint: &mut Line) -> (Config, u32) {
     let mut read = Read {
         config: Config::DEFAULT,
@@ -103,18 +103,18 @@ impl Places<'_> {
     }
 }
 
-/// A regular file that is open.
+/// An open regular file.
 struct File {
     fd: sys::Fd,
     stat: libc::stat,
-    /// Ends after the descriptor, which stays where the kernel put it.
+    /// Dropped after the descriptor, which stays where the kernel put it.
     _low: Low,
 }
 
 impl File {
     fn open(path: &CStr) -> Result<File, sys::Errno> {
         let _low = Low::begin();
-        // Nothing that is opened may hold the program up.
+        // No open may block, or make a terminal the controlling one.
         let fd = sys::open(path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)?;
         let stat = sys::fstat(fd.raw())?;
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
@@ -123,7 +123,7 @@ impl File {
         Ok(File { fd, stat, _low })
     }
 
-    /// What it holds, up to [`LEN_MAX`].
+    /// Its contents, up to [`LEN_MAX`] bytes.
     fn text(&self) -> Result<Vec<u8>, sys::Errno> {
         let mut text = vec![0; LEN_MAX];
         let mut len = 0;
@@ -140,21 +140,21 @@ impl File {
 
 const ROOT: libc::uid_t = 0;
 
-/// As whom this program was started. Known without a system call.
+/// The effective user that this program was started as. Needs no system call.
 fn effective_user() -> libc::uid_t {
-    // SAFETY: without a side effect.
+    // SAFETY: has no side effect, and takes any number.
     unsafe { libc::getauxval(libc::AT_EUID) as libc::uid_t }
 }
 
-/// Why a file may say what neither `user` nor root wants: a program under sudo has its caller's
-/// HOME.
+/// Why the contents may be neither `user`'s nor root's. (A program under sudo has its caller's
+/// HOME.)
 #[derive(Debug, PartialEq, Eq)]
 enum Doubt {
     Owner {
         is: libc::uid_t,
         user: libc::uid_t,
     },
-    /// With this mode.
+    /// Others may write to a file of this mode.
     Writers(libc::mode_t),
 }
 
@@ -186,7 +186,7 @@ impl fmt::Display for Doubt {
     }
 }
 
-/// By which name this program was started, without its directory.
+/// The name by which this program was started, without its directory.
 pub fn program() -> &'static [u8] {
     unsafe extern "C" {
         static program_invocation_short_name: *const c_char;
@@ -200,7 +200,7 @@ pub fn program() -> &'static [u8] {
     }
 }
 
-/// Where a line stands.
+/// Where a line is.
 #[derive(Clone, Copy)]
 struct At<'a> {
     path: &'a [u8],
@@ -213,25 +213,25 @@ impl fmt::Display for At<'_> {
     }
 }
 
-/// What the lines below a header are.
+/// What the lines after a header are.
 enum Section {
-    /// Settings; of another program: of no effect.
+    /// Settings. Those of another program are checked and ignored.
     Settings { ours: bool },
-    /// A rule; `None`: for other programs, or something in it could not be understood.
+    /// A rule; `None`: it is for other programs, or has a line that was not understood.
     Rule(Option<Rule>),
-    /// Named already.
+    /// Lines of a header that was not understood, and was reported.
     Unknown,
 }
 
 impl Read<'_> {
-    /// Takes what a file says, if there is one, and nobody else than `user` and root can have
+    /// Takes the settings of a file, if there is one, and nobody but `user` and root can have
     /// written it.
     fn take_trusted(&mut self, path: &CStr, user: libc::uid_t) {
         let Ok(file) = File::open(path) else {
             return;
         };
         let path = path.to_bytes();
-        // Asked of what was opened: the name may be another file's by now.
+        // Checked on the open file: the name may be another file's by now.
         if let Some(doubt) = Doubt::of(&file.stat, user) {
             let path = Path(path);
             self.complaint.add(format_args!("{path} {doubt}, ignored"));
@@ -240,7 +240,7 @@ impl Read<'_> {
         }
     }
 
-    /// Takes what a file says to `program`.
+    /// Takes the settings that a file has for `program`.
     pub(super) fn take(&mut self, path: &[u8], text: &[u8], program: &[u8]) {
         let mut section = Section::Settings { ours: true };
         for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
@@ -278,7 +278,7 @@ impl Read<'_> {
         }
     }
 
-    /// A header.
+    /// Begins the section of a header.
     fn open(&mut self, at: At<'_>, line: &[u8], program: &[u8]) -> Section {
         let inner = line.strip_prefix(b"[").and_then(|l| l.strip_suffix(b"]"));
         let inner = inner.unwrap_or_default().trim_ascii();
@@ -302,7 +302,7 @@ impl Read<'_> {
         Section::Unknown
     }
 
-    /// The lines of a section are at their end.
+    /// Ends a section.
     fn close(&mut self, section: Section) {
         if let Section::Rule(Some(rule)) = section {
             self.config.rules.push(rule);
@@ -321,11 +321,11 @@ impl Read<'_> {
             ));
             return;
         };
-        // As if the line were not there.
+        // An empty value counts as none.
         if value.is_empty() {
             return;
         }
-        // Also what is another program's is to be understood.
+        // Another program's settings are checked, too.
         let mut spare = Config::DEFAULT;
         let config = if ours { &mut self.config } else { &mut spare };
         if (setting.set)(value, config).is_none() {
@@ -340,7 +340,7 @@ impl Read<'_> {
         }
     }
 
-    /// A line of a rule.
+    /// Takes a line of a rule.
     fn condition(
         &mut self,
         at: At<'_>,
@@ -349,7 +349,7 @@ impl Read<'_> {
         program: &[u8],
         slot: &mut Option<Rule>,
     ) {
-        // Also what is another program's is to be understood.
+        // Another program's rules are checked, too.
         let mut spare = Rule::new(false);
         let rule = slot.as_mut().unwrap_or(&mut spare);
         let mut ours = true;
@@ -394,7 +394,7 @@ fn subnets(value: &[u8]) -> Option<Vec<Subnet>> {
     subnet::list(value, |text| Subnet::parse(text.trim()))
 }
 
-/// One port, or the first and the last of some.
+/// Parses one port, or the first and the last of a range.
 fn ports(text: &str) -> Option<(u16, u16)> {
     let port = |text: &str| u16::try_from(number(text.trim().as_bytes())?).ok();
     match text.split_once('-') {
@@ -403,7 +403,7 @@ fn ports(text: &str) -> Option<(u16, u16)> {
     }
 }
 
-/// Is this program's name in the list? One with a `*` at its end stands for all that begin so.
+/// True if the program's name is in the list. `NAME*` matches all that begin so.
 fn is_among(program: &[u8], names: &[u8]) -> bool {
     let mut names = names.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
     names.any(|name| match name.strip_suffix(b"*") {
@@ -412,7 +412,7 @@ fn is_among(program: &[u8], names: &[u8]) -> bool {
     })
 }
 
-/// Up to a `#` at the beginning or after a blank.
+/// The line up to a `#` at its beginning or after a blank.
 fn without_comment(line: &[u8]) -> &[u8] {
     let mut blank = true;
     for (i, &byte) in line.iter().enumerate() {
@@ -543,7 +543,7 @@ mod tests {
         refused("library = /x", "1: \"library\": unknown setting, ignored");
         refused("config = /x", "1: \"config\": unknown setting, ignored");
         refused("eager", "1: \"eager\": unknown setting, ignored");
-        // Also where it is for others.
+        // Also in a section for other programs.
         refused(
             "[program x]\nmode = fast",
             "2: mode = \"fast\" is not dynamic, direct or indirect, ignored",
@@ -629,7 +629,7 @@ mod tests {
 
     #[test]
     fn a_file_that_others_can_write_is_named_and_ignored() {
-        // SAFETY: zeroes are a valid value.
+        // SAFETY: a plain C structure, for which all zeroes are a valid value.
         let mut stat: libc::stat = unsafe { core::mem::zeroed() };
         for (owner, mode, user, expected) in [
             (0, 0o644, ROOT, None),
@@ -668,7 +668,7 @@ mod tests {
 
     #[test]
     fn the_effective_user_is_who_started_this_program() {
-        // SAFETY: asks only.
+        // SAFETY: has no arguments and no effect.
         assert_eq!(effective_user(), unsafe { libc::geteuid() });
     }
 }

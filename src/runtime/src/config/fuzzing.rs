@@ -1,10 +1,10 @@
-//! For the fuzzer: settings from bytes that it has drawn.
+//! For the fuzzer: settings from random bytes.
 
 use super::line::Line;
 use super::{Config, file};
 
-/// What a configuration file and an environment come to for a program of this name, perhaps with
-/// more rights than its caller, and the line that its user is told.
+/// The settings of a program of this name, from a configuration file and an environment, and the
+/// line that its user is told. `is_secure`: it has more rights than its caller.
 #[must_use]
 pub fn understood(
     text: &[u8],

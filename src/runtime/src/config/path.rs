@@ -1,24 +1,24 @@
-//! Paths of files that are written to later: the program may have changed its directory by then.
+//! Paths of files that are written later, when the program may have changed its directory.
 
 use sluice_fabric::sys;
 use std::ffi::CString;
 use syscalls::{Sysno, syscall};
 
-/// The file as it is opened at each end of a connection. Opened once, to find out whether it can
-/// be.
+/// Returns the absolute path of a file that is opened at the end of each connection. Opens it once,
+/// to see whether that works.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's.
 pub fn prepare(path: CString) -> Result<CString, i32> {
     let path = absolute(path)?;
     sys::open_append(&path)?;
     Ok(path)
 }
 
-/// As an absolute path: a program may change its directory.
+/// Makes a path absolute, since the program may change its directory.
 ///
 /// # Errors
-/// What the kernel says of the current one.
+/// The kernel's, for the current directory.
 pub fn absolute(path: CString) -> Result<CString, i32> {
     if path.as_bytes().first() == Some(&b'/') {
         return Ok(path);
@@ -30,12 +30,12 @@ pub fn absolute(path: CString) -> Result<CString, i32> {
     CString::new(whole).map_err(|_| libc::ENOENT)
 }
 
-/// The current directory, an absolute path.
+/// The absolute path of the current directory.
 fn current_dir(buffer: &mut [u8]) -> Result<&[u8], i32> {
-    // SAFETY: room of our own, and its length. Not among the calls that are made for upgrades.
+    // SAFETY: `buffer` has that length and is alive. Not among the calls that upgrades need.
     let asked = unsafe { syscall!(Sysno::getcwd, buffer.as_mut_ptr(), buffer.len()) };
     let len = asked.map_err(|errno| errno.into_raw())?;
-    // The kernel counts the NUL. What cannot be reached from the root has no such path.
+    // The kernel counts the NUL. A directory that the root does not lead to has no absolute path.
     let path = buffer.get(..len.saturating_sub(1)).unwrap_or_default();
     if path.first() == Some(&b'/') {
         Ok(path)
@@ -54,7 +54,7 @@ mod tests {
         let path = |name: &str| CString::new(format!("{place}/{name}")).unwrap();
         let (file, link, fifo) = (path("file"), path("link"), path("fifo"));
         let place = CString::new(place.clone()).unwrap();
-        // SAFETY: paths of our own.
+        // SAFETY: NUL-terminated paths that are alive.
         unsafe {
             assert_eq!(libc::mkdir(place.as_ptr(), 0o700), 0);
             assert_eq!(libc::symlink(file.as_ptr(), link.as_ptr()), 0);
@@ -67,7 +67,7 @@ mod tests {
         let by_link = prepare(link.clone());
         let made = prepare(file.clone());
         let mode = sys::fstat(sys::open(&file, libc::O_RDONLY).unwrap().raw()).map(|st| st.st_mode);
-        // SAFETY: as above.
+        // SAFETY: NUL-terminated paths that are alive.
         unsafe {
             for name in [&file, &link, &fifo] {
                 libc::unlink(name.as_ptr());
@@ -93,7 +93,7 @@ mod tests {
         let prepared = prepare(CString::new(relative.clone()).unwrap()).unwrap();
         let expected = [up, b"/", relative.as_bytes()].concat();
         assert_eq!(prepared.as_bytes(), expected);
-        // SAFETY: a path of our own.
+        // SAFETY: a NUL-terminated path that is alive.
         assert_eq!(unsafe { libc::unlink(prepared.as_ptr()) }, 0);
         for bad in [c"/nonexistent/x", c"/", c"nonexistent/x"] {
             assert!(prepare(bad.into()).is_err(), "{bad:?}");

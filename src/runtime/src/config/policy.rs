@@ -1,5 +1,4 @@
-//! What a configuration file says of single connections: which are left on TCP, and how many may
-//! leave it.
+//! The policy for single connections: which stay on TCP, and how many may leave it.
 
 use super::Config;
 use crate::subnet::Subnet;
@@ -14,21 +13,21 @@ pub enum Side {
     Client,
 }
 
-/// One `[leave]` or `[accelerate]`: for the connections that have all that it asks for.
+/// A section `[leave]` or `[accelerate]`. It applies to connections that meet all its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// They stay on TCP.
     pub leaves: bool,
     /// `None`: either.
     pub side: Option<Side>,
-    /// Of the peer; none of them: any.
+    /// Of the peer; empty: any.
     pub addresses: Vec<Subnet>,
-    /// Of the end that accepted, from the first to the last of each range; none of them: any.
+    /// Of the end that accepted, as ranges with both bounds; empty: any.
     pub ports: Vec<(u16, u16)>,
 }
 
 impl Rule {
-    /// For every connection.
+    /// A rule for all connections.
     pub(super) const fn new(leaves: bool) -> Self {
         Self {
             leaves,
@@ -46,7 +45,7 @@ impl Rule {
 }
 
 impl Config {
-    /// Does the first rule that fits leave this connection on TCP?
+    /// True if the first rule that applies leaves this connection on TCP.
     #[must_use]
     pub fn leaves(&self, side: Side, local: SocketAddr, peer: SocketAddr) -> bool {
         let port = match side {
@@ -57,7 +56,7 @@ impl Config {
         first.is_some_and(|rule| rule.leaves)
     }
 
-    /// May one more connection leave TCP, beside `count` whose rings have `bytes` together?
+    /// True if one more connection may leave TCP, beside `count` whose rings have `bytes` together.
     #[must_use]
     pub fn allows(&self, count: u64, bytes: u64) -> bool {
         self.connections.is_none_or(|most| count < most)
@@ -66,13 +65,14 @@ impl Config {
                 .is_none_or(|most| bytes + Self::RING_LEAST <= most)
     }
 
-    /// The longest ring for one more connection beside rings of `bytes` together.
+    /// Greatest ring length of one more connection, beside rings of `bytes` together.
     #[must_use]
     pub fn ring_beside(&self, bytes: u64) -> u32 {
         let left = self
             .memory
             .map_or(u64::MAX, |most| most.saturating_sub(bytes));
-        // A power of two, at least the shortest: whether there is room at all was asked before.
+        // A power of two, and at least the shortest: `allows` has checked that there is room at
+        // all.
         let fits = left.clamp(Self::RING_LEAST, u64::from(self.ring_len));
         1 << fits.ilog2()
     }

@@ -1,4 +1,4 @@
-//! The settings: names, values, defaults, and what they are for.
+//! The list of settings: names, values, defaults and meanings.
 
 use super::{Config, Fault, Level, Mode, Upgrade};
 use crate::subnet::{self, Subnet};
@@ -14,29 +14,29 @@ pub(super) const TRACE: &str = "SLUICE_TRACE";
 pub struct Setting {
     /// The variable's name.
     pub name: &'static str,
-    /// Which values it takes, as in a usage line. BYTES is a number, perhaps with one of the units
-    /// `K`, `M` and `G`: 1024, 1024 * 1024, and 1024 * 1024 * 1024. An empty value counts as none.
+    /// The values that it takes, as in a usage line. BYTES is a number, perhaps with a unit: `K`,
+    /// `M` or `G` for 1024, 1024 * 1024 or 1024 * 1024 * 1024. An empty value counts as none.
     pub values: &'static str,
-    /// The value that stands when there is none, or none that can be understood.
+    /// The value if there is none, or none that is understood.
     pub default: &'static str,
     /// What it is for, in one sentence.
     pub meaning: &'static str,
-    /// Takes a value over; `None`, and nothing changed: it cannot be understood.
+    /// Sets a value. `None`: the value is not understood, and nothing has changed.
     pub(super) set: fn(&[u8], &mut Config) -> Option<()>,
-    /// Does Sluice do less by the second settings than by the first? In a program with more rights
-    /// than its caller, only such settings of the caller count.
+    /// True if Sluice does no more by the second settings than by the first. A program with more
+    /// rights than its caller accepts only such settings from its caller.
     pub(super) lessens: fn(&Config, &Config) -> bool,
 }
 
-/// Of what leads somewhere (files, devices, hosts) nothing is less.
+/// For settings that name files, devices or hosts.
 const NEVER: fn(&Config, &Config) -> bool = |_, _| false;
 
 impl Upgrade {
-    /// Bytes that a connection stays on TCP for.
+    /// Bytes after which a connection leaves TCP.
     fn reach(self) -> u64 {
         match self {
             Self::Eager => 0,
-            // It may be as soon as this.
+            // It may happen as early as this.
             Self::Auto => 1 << 10,
             Self::At(n) => n,
             Self::Off => u64::MAX,
@@ -44,12 +44,12 @@ impl Upgrade {
     }
 }
 
-/// Is the second limit as low as the first one, or lower? None is the highest.
+/// True if the second limit is at most the first one. `None` is no limit.
 fn is_lower(old: Option<u64>, new: Option<u64>) -> bool {
     new.unwrap_or(u64::MAX) <= old.unwrap_or(u64::MAX)
 }
 
-/// Every variable that Sluice knows. Any other name that begins with `SLUICE_` is a mistake.
+/// Every variable of Sluice's. Any other name that begins with `SLUICE_` is reported as unknown.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "SLUICE_UPGRADE",
@@ -63,7 +63,7 @@ pub const SETTINGS: &[Setting] = &[
                 b"auto" => Upgrade::Auto,
                 b"eager" => Upgrade::Eager,
                 b"off" => Upgrade::Off,
-                // Far beyond what a connection moves, and far from an overflow.
+                // Far more than a connection moves, and far from an overflow.
                 _ => match bytes(value).filter(|&n| n <= 1 << 40)? {
                     0 => Upgrade::Eager,
                     n => Upgrade::At(n),
@@ -278,7 +278,7 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// Decimal digits and nothing else.
+/// Parses decimal digits, and nothing else.
 pub(super) fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -289,7 +289,7 @@ pub(super) fn number(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// A number, perhaps with a unit after it.
+/// Parses a number, perhaps with a unit.
 fn bytes(text: &[u8]) -> Option<u64> {
     match text.split_last()? {
         (b'K', digits) => number(digits)?.checked_mul(1 << 10),
@@ -299,7 +299,7 @@ fn bytes(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// A number, or none.
+/// Parses a limit, or `unlimited`.
 fn limit(text: &[u8], number: fn(&[u8]) -> Option<u64>) -> Option<Option<u64>> {
     if text == b"unlimited" {
         return Some(None);
@@ -307,7 +307,7 @@ fn limit(text: &[u8], number: fn(&[u8]) -> Option<u64>) -> Option<Option<u64>> {
     number(text).map(Some)
 }
 
-/// A man page's list of settings, each by the name that it has there.
+/// A man page's list of settings, each with its name there.
 #[cfg(test)]
 pub(super) fn section<'a>(settings: impl Iterator<Item = (String, &'a Setting)>) -> String {
     let mut section = ".Bl -tag -width Ds\n".to_owned();
@@ -327,7 +327,7 @@ pub(super) fn section<'a>(settings: impl Iterator<Item = (String, &'a Setting)>)
 mod tests {
     use super::*;
 
-    /// Those that users have.
+    /// The settings for users.
     fn of_users() -> impl Iterator<Item = &'static Setting> {
         SETTINGS.iter().filter(|setting| setting.name != FAULT)
     }

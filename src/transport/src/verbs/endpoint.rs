@@ -17,7 +17,7 @@ use super::control_memory::ControlMemory;
 use super::direct_qp::Lanes;
 use super::endpoint_state::EndpointState;
 use super::memory::Slabs;
-use super::queue::{Keen, Queue, Share};
+use super::queue::{Interest, Queue, Share};
 use super::terms::{BATCH, FENCE, RECEIVES, SENDS, SHAPE, TICK_NS};
 use super::users;
 use core::ptr;
@@ -47,7 +47,7 @@ pub struct Endpoint {
     again: AtomicBool,
     /// The queue of its completions, while it is in service.
     queue: AtomicPtr<Queue>,
-    /// In the queue's list of keen endpoints. Written under the queue's lock.
+    /// In the queue's list of interested endpoints. Written under the queue's lock.
     pub(crate) listed: AtomicBool,
     /// Why the control thread must hear of completions though no thread sleeps: the pump waits for
     /// something; that thread expects something. `dead`: the link is lost.
@@ -236,17 +236,17 @@ impl Endpoint {
 
     /// Whether the descriptor must tell of the next completion, for a sleeper or for the control
     /// thread.
-    pub(crate) fn keen(&self) -> Keen {
+    pub(crate) fn interest(&self) -> Interest {
         if self.dead.load(Ordering::Relaxed) {
-            return Keen::No;
+            return Interest::None;
         }
         let flags = [&self.busy, &self.expected];
         let asked = flags.iter().any(|flag| flag.load(Ordering::SeqCst));
         match self.links() {
-            _ if asked => Keen::Yes,
-            Some([near, _]) if near.is_anybody_asleep() => Keen::Yes,
-            Some([near, _]) if !near.has_waiters() => Keen::Unless,
-            _ => Keen::No,
+            _ if asked => Interest::Always,
+            Some([near, _]) if near.is_anybody_asleep() => Interest::Always,
+            Some([near, _]) if !near.has_waiters() => Interest::IfUnpolled,
+            _ => Interest::None,
         }
     }
 
@@ -325,10 +325,10 @@ impl Endpoint {
     /// Not where threads of the program will hear, unless something is under way or `expected`.
     pub fn watch(&self, expected: bool) {
         let expected_before = self.expected.swap(expected, Ordering::SeqCst);
-        let keen = self.inside(|inner| {
-            (self.keen() != Keen::No).then_some((inner.endpoint, inner.share.queue))
+        let interested = self.inside(|inner| {
+            (self.interest() != Interest::None).then_some((inner.endpoint, inner.share.queue))
         });
-        if let Some((endpoint, queue)) = keen.flatten()
+        if let Some((endpoint, queue)) = interested.flatten()
             && (expected && !expected_before || !self.listed.load(Ordering::SeqCst))
         {
             queue.list(endpoint);

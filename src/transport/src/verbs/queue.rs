@@ -15,22 +15,22 @@
 //! ```text
 //!   S: announces its sleep             P: [polls; something came: no longer armed]
 //!      [lists its endpoint, arms]         drives the endpoints that have completions
-//!      polls once more                    [not armed, and a listed endpoint is keen: arms]
+//!      polls once more                    [not armed, and a listed endpoint wants news: arms]
 //!      sleeps                             polls once more, drives
 //! ```
 //!
 //! If P polls before S arms, S's own poll finds the rest, and the descriptor tells of later
 //! completions. If P polls after S arms, the endpoint is listed and S is announced (unless news
-//! woke it), so P arms for it. An endpoint leaves the list only if it is not keen when looked at
+//! woke it), so P arms for it. An endpoint leaves the list only if it wants none when looked at
 //! under the lock. S lists it after its announcement, so a thread that looks at it later sees S
 //! asleep.
 //!
-//! An endpoint for which no thread sleeps, or has ever slept ([`Keen::Unless`]), is the control
-//! thread's to drive, but not while threads of the program poll: arming for each message would wake
-//! the control thread for nothing. For such an endpoint P does not arm, but begins a *lease*: after
-//! [`LEASE_NS`] the control thread looks whether any thread has polled since. If none has, the
-//! control thread arms and polls itself. Arming for a sleeper ends the lease: P finds the queue not
-//! armed, and looks which endpoints are keen.
+//! An endpoint for which no thread sleeps, or has ever slept ([`Interest::IfUnpolled`]), is the
+//! control thread's to drive, but not while threads of the program poll: arming for each message
+//! would wake the control thread for nothing. For such an endpoint P does not arm, but begins a
+//! *lease*: after [`LEASE_NS`] the control thread looks whether any thread has polled since. If
+//! none has, the control thread arms and polls itself. Arming for a sleeper ends the lease: P finds
+//! the queue not armed, and looks which endpoints want news.
 //!
 //! The memory of a `Queue` stays a `Queue` for the life of the process.
 
@@ -65,13 +65,13 @@ const WANTED: u64 = 1;
 /// The control thread was told of the lease, and has not begun it.
 const TOLD: u64 = 2;
 
-/// Whether the descriptor must tell of an endpoint's next completion.
+/// Whether the descriptor must tell of an endpoint's next completion; in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Keen {
-    No,
+pub(crate) enum Interest {
+    None,
     /// Unless threads of the program poll.
-    Unless,
-    Yes,
+    IfUnpolled,
+    Always,
 }
 
 /// See the [module](self).
@@ -100,7 +100,7 @@ struct Held {
     /// events may be in the descriptor.
     armed: bool,
     events: u32,
-    /// Not armed, for a lease: all keen endpoints are [`Keen::Unless`].
+    /// Not armed, for a lease: no listed endpoint's interest is [`Interest::Always`].
     leased: bool,
     /// How many times the lease was doubled.
     doublings: u32,
@@ -109,7 +109,7 @@ struct Held {
     links: u32,
     inboxes: Inboxes<&'static Endpoint>,
     /// Endpoints for which a thread may sleep, or of which the control thread may have to hear.
-    keen: Vec<&'static Endpoint>,
+    interested: Vec<&'static Endpoint>,
 }
 
 /// The result of [`Queue::take`].
@@ -332,11 +332,11 @@ impl Queue {
     /// and arms or begins a lease, so that waiters hear of later ones.
     pub fn settle(&self) {
         self.hand_out();
-        let look = |held: &mut Held| match held.keenest() {
-            Keen::Yes => (held.arm(), false),
-            Keen::Unless if self.is_left_to_program() => (false, true),
-            Keen::Unless => (held.arm(), false),
-            Keen::No => (false, false),
+        let look = |held: &mut Held| match held.strongest_interest() {
+            Interest::Always => (held.arm(), false),
+            Interest::IfUnpolled if self.is_left_to_program() => (false, true),
+            Interest::IfUnpolled => (held.arm(), false),
+            Interest::None => (false, false),
         };
         let (mut armed, lease) = self.with(look).unwrap_or_default();
         if lease {
@@ -499,41 +499,41 @@ impl Held {
     }
 
     fn is_any_rest(&self) -> bool {
-        self.inboxes.is_any_due() || !self.armed && !self.leased && !self.keen.is_empty()
+        self.inboxes.is_any_due() || !self.armed && !self.leased && !self.interested.is_empty()
     }
 
     fn list(&mut self, queue: &Queue, endpoint: &'static Endpoint) {
-        // The lease was for less keen endpoints, perhaps.
+        // The lease was for endpoints of less interest, perhaps.
         self.leased = false;
         // Not if the endpoint has left the queue meanwhile.
         if endpoint.queue().is_some_and(|own| ptr::eq(own, queue))
             && !endpoint.listed.swap(true, Ordering::SeqCst)
         {
-            self.keen.push(endpoint);
+            self.interested.push(endpoint);
         }
     }
 
-    /// How keen the keenest listed endpoint is. Endpoints that are not keen leave the list; the
-    /// search stops at the first that is without conditions.
-    fn keenest(&mut self) -> Keen {
-        let mut keenest = Keen::No;
-        let mut at = self.keen.len();
-        while at > 0 && keenest < Keen::Yes {
+    /// The strongest interest of a listed endpoint. Endpoints without interest leave the list. The
+    /// search stops at the first with [`Interest::Always`].
+    fn strongest_interest(&mut self) -> Interest {
+        let mut strongest = Interest::None;
+        let mut at = self.interested.len();
+        while at > 0 && strongest < Interest::Always {
             at -= 1;
-            let Some(endpoint) = self.keen.get(at) else {
+            let Some(endpoint) = self.interested.get(at) else {
                 break;
             };
-            // Cleared before the look: a thread that finds it set has changed what `keen` sees.
+            // Cleared before the look: a thread that finds it set has changed what `interest` sees.
             endpoint.listed.store(false, Ordering::SeqCst);
-            let keen = endpoint.keen();
-            if keen == Keen::No {
-                self.keen.swap_remove(at);
+            let interest = endpoint.interest();
+            if interest == Interest::None {
+                self.interested.swap_remove(at);
             } else {
                 endpoint.listed.store(true, Ordering::SeqCst);
-                keenest = keenest.max(keen);
+                strongest = strongest.max(interest);
             }
         }
-        keenest
+        strongest
     }
 
     /// Makes the next completion raise an event. Returns false if it will already.
@@ -657,7 +657,7 @@ impl Share {
             room: completions.room().min(most) / NEED,
             links: 1,
             inboxes: Inboxes::new(),
-            keen: Vec::new(),
+            interested: Vec::new(),
             completions: completions.clone(),
         };
         let queue = spare();
@@ -716,7 +716,7 @@ impl Drop for Share {
             held.inboxes.leave(self.at);
         }
         if let Some(endpoint) = self.endpoint.filter(|_| !self.second) {
-            held.keen.retain(|keen| !ptr::eq(*keen, endpoint));
+            held.interested.retain(|other| !ptr::eq(*other, endpoint));
             endpoint.set_queue(None);
             endpoint.listed.store(false, Ordering::SeqCst);
         }

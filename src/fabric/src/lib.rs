@@ -11,7 +11,7 @@
 //! * [`ring`]: copies into and out of a ring.
 //! * [`doorbell`]: waiter slots: announce sleep, look again, ring.
 //! * [`heap`]: memory for lists and records, amid the program's `malloc` too.
-//! * [`outlet`]: a descriptor that threads write to and one of them closes.
+//! * [`shared_fd`]: a descriptor that threads write to and one of them closes.
 //! * [`filter`]: whether a seccomp filter lets this library's system calls through.
 //! * [`shm`]: a [`shm::Link`] between two processes of one host.
 //! * `verbs`: queue pairs to another host.
@@ -62,9 +62,9 @@ pub mod layout;
 #[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]
-pub mod outlet;
-#[cfg(not(loom))]
 pub mod ring;
+#[cfg(not(loom))]
+pub mod shared_fd;
 #[cfg(not(loom))]
 pub mod shm;
 pub mod sync;

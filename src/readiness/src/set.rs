@@ -15,7 +15,7 @@ use super::shared;
 use super::shared::SETS_MAX;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::Guarded;
-use sluice_fabric::outlet::Outlet;
+use sluice_fabric::shared_fd::SharedFd;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Fd};
 use sluice_rendezvous::control;
@@ -42,7 +42,7 @@ pub struct Set {
     fd: AtomicI32,
     /// An eventfd in the kernel's set, by which this process rings its own sleepers. Made at first
     /// use.
-    pub(super) wake: Outlet,
+    pub(super) wake: SharedFd,
     /// Its place among all sets, which is the same in a child of a fork.
     pub(super) number: usize,
     /// A thread's own, for poll and select.
@@ -151,7 +151,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     entered: AtomicBool::new(false),
                     entries: AtomicU32::new(0),
                     fd: AtomicI32::new(-1),
-                    wake: Outlet::new(),
+                    wake: SharedFd::new(),
                     number,
                     private: AtomicBool::new(false),
                     inherited: AtomicBool::new(false),

@@ -15,7 +15,7 @@ use crate::bucket::Bucket;
 use crate::doorbell::SLOTS;
 use crate::layout::{STREAMS, Stream};
 use crate::lock::Guarded;
-use crate::outlet::Outlet;
+use crate::shared_fd::SharedFd;
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use crate::sys;
 use crate::words;
@@ -72,13 +72,13 @@ pub struct Link {
     side: AtomicU32,
     arena: AtomicPtr<Arena>,
     /// Control socket; none for a link with oneself, or a peer that is gone.
-    control: Outlet,
+    control: SharedFd,
     token: [AtomicU64; 2],
     peer_pid: AtomicI32,
     peer_uid: AtomicU32,
     is_same_user: AtomicU32,
     /// See [`PeerProcess::dir`].
-    peer_dir: Outlet,
+    peer_dir: SharedFd,
     can_pull: AtomicU32,
     can_discard: AtomicU32,
     /// The peer's process is gone, or has broken the rules.
@@ -97,7 +97,7 @@ pub struct Link {
     /// What the user keeps with each slot of the peer.
     peer_notes: [AtomicU32; SLOTS],
     /// Near ends of the doorbells of the peer's slots.
-    bells: [Outlet; SLOTS],
+    bells: [SharedFd; SLOTS],
     /// Doorbells that the peer was asked to send.
     bells_due: AtomicU32,
     /// One bit per slot of the peer whose doorbell is a socket, not a pipe.
@@ -317,12 +317,12 @@ impl Link {
             generation: AtomicU32::new(0),
             side: AtomicU32::new(0),
             arena: AtomicPtr::new(core::ptr::null_mut()),
-            control: Outlet::new(),
+            control: SharedFd::new(),
             token: [const { AtomicU64::new(0) }; 2],
             peer_pid: AtomicI32::new(0),
             peer_uid: AtomicU32::new(0),
             is_same_user: AtomicU32::new(0),
-            peer_dir: Outlet::new(),
+            peer_dir: SharedFd::new(),
             can_pull: AtomicU32::new(0),
             can_discard: AtomicU32::new(0),
             dead: AtomicU32::new(0),
@@ -332,7 +332,7 @@ impl Link {
             slots: AtomicU64::new(0),
             slot_owner: [const { AtomicUsize::new(0) }; SLOTS],
             peer_notes: [const { AtomicU32::new(0) }; SLOTS],
-            bells: [const { Outlet::new() }; SLOTS],
+            bells: [const { SharedFd::new() }; SLOTS],
             bells_due: AtomicU32::new(0),
             socket_bells: AtomicU64::new(0),
             budgets: [const { Bucket::new() }; 2],
@@ -431,7 +431,7 @@ impl Link {
     }
 
     /// See [`PeerProcess::dir`].
-    pub fn peer_dir(&self) -> &Outlet {
+    pub fn peer_dir(&self) -> &SharedFd {
         &self.peer_dir
     }
 
@@ -460,7 +460,7 @@ impl Link {
     }
 
     /// The control socket.
-    pub fn control(&self) -> &Outlet {
+    pub fn control(&self) -> &SharedFd {
         &self.control
     }
 
@@ -742,8 +742,8 @@ impl Link {
             return false;
         }
         self.generation.fetch_add(1, Ordering::AcqRel);
-        for outlet in self.bells.iter().chain([&self.control, &self.peer_dir]) {
-            outlet.close(|_| ());
+        for shared in self.bells.iter().chain([&self.control, &self.peer_dir]) {
+            shared.close(|_| ());
         }
         if let Some(mut ledger) = self.ledger.lock() {
             *ledger = None;
@@ -780,9 +780,9 @@ impl Link {
         self.kill();
         self.foreign.store(1, Ordering::Release);
         self.control.after_fork();
-        for outlet in self.bells.iter().chain([&self.peer_dir]) {
-            outlet.after_fork();
-            outlet.close(|_| ());
+        for shared in self.bells.iter().chain([&self.peer_dir]) {
+            shared.after_fork();
+            shared.close(|_| ());
         }
         for cell in &self.slot_owner {
             cell.store(0, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use super::Link;
 use crate::doorbell::{SLOTS, Sleep, Slot};
-use crate::outlet::Outlet;
+use crate::shared_fd::SharedFd;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys;
 
@@ -125,7 +125,9 @@ impl Link {
 
     /// Is there a doorbell for the peer's slot `index`?
     pub fn has_bell(&self, index: u32) -> bool {
-        self.bells.get(index as usize).is_some_and(Outlet::is_open)
+        self.bells
+            .get(index as usize)
+            .is_some_and(SharedFd::is_open)
     }
 
     /// Rings the peer's slot `index`; false: there is no way from here, its process must do it.

@@ -10,14 +10,14 @@ use core::sync::atomic::{AtomicI32, Ordering};
 
 /// Room for one descriptor. Calls on it do not block, since others wait for their end.
 #[derive(Debug, Default)]
-pub struct Outlet {
+pub struct SharedFd {
     lock: Lock,
     /// The number plus one; 0: none. Negative: closed in a signal handler that interrupted this
     /// thread's use, at whose end it is done.
     cell: AtomicI32,
 }
 
-impl Outlet {
+impl SharedFd {
     /// None yet.
     #[must_use]
     pub const fn new() -> Self {
@@ -111,54 +111,54 @@ mod tests {
 
     #[test]
     fn an_offer_is_taken_once() {
-        let outlet = Outlet::new();
-        assert!(!outlet.is_open() && outlet.with(|_| ()).is_none());
+        let shared = SharedFd::new();
+        assert!(!shared.is_open() && shared.with(|_| ()).is_none());
         let (near, _far) = pipe();
         let number = near.raw();
-        outlet.offer(near).unwrap();
-        assert_eq!(outlet.with(|fd| fd), Some(number));
+        shared.offer(near).unwrap();
+        assert_eq!(shared.with(|fd| fd), Some(number));
         let (other, _far) = pipe();
-        assert!(outlet.offer(other).is_err());
+        assert!(shared.offer(other).is_err());
         let mut told = None;
-        assert!(outlet.close(|fd| told = Some(fd)));
+        assert!(shared.close(|fd| told = Some(fd)));
         assert_eq!(told, Some(number));
-        assert!(!outlet.close(|_| panic!("there is none")));
+        assert!(!shared.close(|_| panic!("there is none")));
     }
 
     #[test]
     fn closed_within_a_use_it_is_open_until_that_is_over() {
-        let outlet = Outlet::new();
+        let shared = SharedFd::new();
         let (near, _far) = pipe();
-        outlet.offer(near).unwrap();
+        shared.offer(near).unwrap();
         // As a signal handler does that comes in the middle.
         #[inline(never)]
-        fn handler(outlet: &Outlet) {
-            assert!(outlet.close(|_| ()));
-            assert!(!outlet.is_open());
+        fn handler(shared: &SharedFd) {
+            assert!(shared.close(|_| ()));
+            assert!(!shared.is_open());
         }
-        outlet.with(|fd| {
-            handler(&outlet);
+        shared.with(|fd| {
+            handler(&shared);
             assert!(sys::fstat(fd).is_ok());
         });
-        assert!(outlet.with(|_| ()).is_none());
+        assert!(shared.with(|_| ()).is_none());
         let (near, _far) = pipe();
-        assert!(outlet.offer(near).is_ok(), "room again");
+        assert!(shared.offer(near).is_ok(), "room again");
     }
 
     #[test]
     fn nothing_is_written_to_a_number_that_another_has_by_now() {
-        let outlet = Outlet::new();
+        let shared = SharedFd::new();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    outlet.with(|fd| sys::write(fd, b"!"));
+                    shared.with(|fd| sys::write(fd, b"!"));
                 }
             });
             for _ in 0..20_000 {
                 let (near, _far) = pipe();
-                outlet.offer(near).unwrap();
-                outlet.close(|_| ());
+                shared.offer(near).unwrap();
+                shared.close(|_| ());
                 // The lowest number free is the one just closed.
                 let (near, far) = pipe();
                 std::thread::yield_now();

@@ -113,12 +113,12 @@ pub unsafe fn sendfile(
 pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
     raw_use::used(fd, reason, raw_use::Use::Any);
 }
-/// [`raw_use`] for a call that only reads: does not wait until the peer has read everything.
+/// [`raw_use()`] for a call that only reads: does not wait until the peer has read everything.
 pub fn raw_read(fd: c_int, reason: sluice_stats::Reason) {
     raw_use::used(fd, reason, raw_use::Use::Reading);
 }
 
-/// Before `splice` to a tracked descriptor: like [`raw_use`], but fails if it may not wait and
+/// Before `splice` to a tracked descriptor: like [`raw_use()`], but fails if it may not wait and
 /// would have to.
 pub fn splice(e: Entry, fd: c_int, waits_not: bool) -> Verdict {
     raw_use::spliced(e, fd, waits_not)

@@ -60,7 +60,7 @@ pub const SETS: usize = 8;
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Half {
-    /// Guards everything below except `calls`, `moves` and reads of `state`.
+    /// Guards writes to everything below except `calls`, `moves`, `owed` and the spin words.
     pub lock: Lock,
     /// What carries the bytes. Changed under the lock; read without it as a hint.
     pub state: state::Cell,

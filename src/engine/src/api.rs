@@ -1,10 +1,10 @@
-//! The calls that hooks make. One call here per hook, argument for argument as C passed them.
+//! The calls that hooks make: one function per hook, with the arguments that C passed.
 //!
-//! Every function is safe to call before the library's constructor ran, in a signal handler (on
+//! Every function may be called before the library's constructor has run, in a signal handler (on
 //! descriptors that are not tracked) and in a `vfork` child.
 //!
-//! The usual hook is three lines: [`lookup`] the descriptor, pass through when it is not ours,
-//! else turn the [`Verdict`] into a return value. A hook never decides anything itself.
+//! The usual hook has three lines: [`lookup`] the descriptor; if it is not tracked, call the real
+//! function; else turn the [`Verdict`] into a return value. A hook decides nothing itself.
 
 use crate::lifecycle;
 use libc::{
@@ -33,13 +33,13 @@ pub use sluice_sockets::verdict::{Error, Pass, READ, Verdict};
 pub use sluice_sockets::wait::woken;
 pub use vector::{readv, recvmsg, sendmsg, writev};
 
-/// Finds `fd` in the table: one load and one compare for a descriptor that is not tracked.
+/// Looks `fd` up in the table: one load and one compare if it is not tracked.
 #[inline]
 pub fn lookup(fd: c_int) -> Option<Entry> {
     fd_table::lookup(fd)
 }
 
-/// The real call of a [`Pass`] returned `ret`, the number of stream bytes moved or -1.
+/// The real call of a [`Pass`] returned `ret`: the number of stream bytes moved, or -1.
 #[inline]
 pub fn finish(pass: Pass, ret: ssize_t) {
     observe_passed::finish(pass, ret);
@@ -63,7 +63,7 @@ pub unsafe fn recv(
     io_wait: &mut IoWait,
 ) -> Verdict {
     match e.get::<Socket>() {
-        // SAFETY: passed on.
+        // SAFETY: this function has the same contract.
         Some(sock) => unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, io_wait) },
         None => Verdict::Pass(Pass::NOBODY),
     }
@@ -80,7 +80,7 @@ pub unsafe fn send(
     io_wait: &mut IoWait,
 ) -> Verdict {
     match e.get::<Socket>() {
-        // SAFETY: passed on.
+        // SAFETY: this function has the same contract.
         Some(sock) => broken(
             unsafe { sending::send(sock, fd, iov, iovcnt, flags, io_wait) },
             flags,
@@ -99,7 +99,7 @@ pub unsafe fn sendfile(
     count: size_t,
 ) -> Verdict {
     match e.get::<Socket>() {
-        // SAFETY: passed on.
+        // SAFETY: this function has the same contract.
         Some(sock) => broken(
             unsafe { sending::sendfile(sock, out_fd, in_fd, offset, count) },
             0,
@@ -108,35 +108,34 @@ pub unsafe fn sendfile(
     }
 }
 
-/// The descriptor is about to be used in a way that hooks cannot follow: its stream goes back to
-/// TCP for good, counted under `reason`. Returns when the kernel's socket is the only path.
+/// Takes the descriptor's stream back to TCP for good, counted under `reason`, before a use that
+/// hooks cannot follow. Returns when only the kernel's socket carries bytes.
 pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
     raw_use::used(fd, reason, raw_use::Use::Any);
 }
-/// As [`raw_use`], by a call that reads alone: it does not wait for the peer to read.
+/// [`raw_use()`] for a call that only reads: does not wait until the peer has read everything.
 pub fn raw_read(fd: c_int, reason: sluice_stats::Reason) {
     raw_use::used(fd, reason, raw_use::Use::Reading);
 }
 
-/// Before `splice` to a tracked descriptor: as [`raw_use`], but where it may not wait it fails
-/// instead.
+/// Before `splice` to a tracked descriptor: like [`raw_use()`], but fails if it may not wait and
+/// would have to.
 pub fn splice(e: Entry, fd: c_int, waits_not: bool) -> Verdict {
     raw_use::spliced(e, fd, waits_not)
 }
 
-/// A message with descriptors leaves by a Unix socket: each of them that is tracked is demoted
-/// first.
+/// Before a message with descriptors is sent over a Unix socket: demotes each that is tracked.
 /// # Safety
 /// `msg` is that of a C caller.
 pub unsafe fn passing_descriptors(msg: *const msghdr) {
-    // SAFETY: passed on.
+    // SAFETY: this function has the same contract.
     unsafe { sluice_sockets::scm_rights::leaving(msg) };
 }
-/// A message arrived: numbers it brought may be stale in the table.
+/// After a message was received: clears stale table entries of the numbers it brought.
 /// # Safety
 /// `msg` is that of a C caller, filled by the kernel.
 pub unsafe fn received_descriptors(msg: *const msghdr) {
-    // SAFETY: passed on.
+    // SAFETY: this function has the same contract.
     unsafe { sluice_sockets::scm_rights::arrived(msg) };
 }
 
@@ -151,7 +150,7 @@ pub fn socket_created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
 pub fn fd_created(fd: c_int) {
     descriptors::renumbered(fd);
 }
-/// Before the real `connect()`: with AF_UNSPEC on a connected socket it dissolves the connection.
+/// Before the real `connect()`: with AF_UNSPEC it dissolves a connection.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn before_connect(e: Entry, fd: c_int, addr: *const libc::sockaddr, len: socklen_t) {
@@ -161,10 +160,10 @@ pub unsafe fn before_connect(e: Entry, fd: c_int, addr: *const libc::sockaddr, l
     };
     let whole = size_of::<libc::sa_family_t>()..=size_of::<libc::sockaddr_storage>();
     if !whole.contains(&(len as usize)) || caller::cannot_read(addr as usize, len as usize) {
-        // The kernel's to refuse.
+        // The kernel refuses the call.
         return;
     }
-    // SAFETY: the caller gave at least the family, and it is not certain to be missing.
+    // SAFETY: the caller's address holds at least the family, and is not known to be unmapped.
     let family = unsafe { core::ptr::read_unaligned(addr.cast::<libc::sa_family_t>()) };
     if i32::from(family) == libc::AF_UNSPEC {
         descriptors::before_disconnect(sock);
@@ -182,7 +181,7 @@ pub fn listening(fd: c_int) {
 pub fn accepted(listener: c_int, fd: c_int) {
     descriptors::accepted(listener, fd);
 }
-/// `shutdown`: served here where bytes are still being sent again, which the end must follow.
+/// `shutdown`: served here if bytes are still to be re-sent, which the FIN must follow.
 pub fn shutdown(e: Entry, fd: c_int, how: c_int) -> Verdict {
     match e.get::<Socket>() {
         Some(sock) => descriptors::shutdown(sock, fd, how),
@@ -193,26 +192,27 @@ pub fn shutdown(e: Entry, fd: c_int, how: c_int) -> Verdict {
 pub fn before_close(e: Entry, fd: c_int) {
     descriptors::before_close(e, fd);
 }
-/// Before the real `dup2`/`dup3` replaces `new` by `old` (also moves an internal descriptor out of
-/// the way), unless that is bound to fail.
+/// Before the real `dup2`/`dup3` replaces `new` by `old`, unless the call will fail. Also moves a
+/// descriptor of the library out of the way.
 pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
     descriptors::before_replace(old, new, flags);
 }
-/// While a `dup2` or `dup3` is made that the hooks have been told of: no descriptor of ours comes
-/// to stand at its number.
+/// Held during a `dup2` or `dup3` that the hooks were told of: no descriptor of the library is
+/// placed at its number.
 pub use sluice_runtime::own_fds::Placing;
-/// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
+/// `dup`, `dup2`, `dup3` or `F_DUPFD` returned `new` for `old`.
 pub fn duped(old: c_int, new: c_int) {
     descriptors::duped(old, new);
 }
-/// Is `fd` one of our own? Such a number is closed for the program already (`close` gives EBADF).
+/// Returns whether `fd` is one of the library's own. For the program it is closed (`close` gives
+/// EBADF).
 #[inline]
 pub fn is_internal(fd: c_int) -> bool {
     fd_table::is_internal(fd)
 }
 /// Before `close_range(first, last, flags)` or `closefrom(first)` (`last` = u32::MAX): forgets
-/// tracked descriptors in the range and calls `close` for each gap between internal ones, in order,
-/// until one fails.
+/// tracked descriptors in the range and calls `close` for each gap between the library's own, in
+/// order, until one fails.
 pub fn close_range(
     first: u32,
     last: u32,
@@ -222,8 +222,8 @@ pub fn close_range(
     descriptors::close_range(first, last, flags, close)
 }
 
-/// After `fcntl(fd, F_SETFL, flags)` succeeded, or `ioctl(fd, FIONBIO)` or `FIOASYNC` (`flags` then
-/// has that flag at most).
+/// After `fcntl(fd, F_SETFL, flags)`, or `ioctl` with FIONBIO or FIOASYNC (`flags` then has at most
+/// that flag), succeeded.
 pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
     let signals = flags & libc::O_ASYNC != 0;
     let sock = if signals {
@@ -234,15 +234,15 @@ pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
     if let Some(sock) = sock {
         sock.forget_nonblocking();
         if signals {
-            // SIGIO comes from the kernel's socket alone.
+            // Only the kernel's socket sends SIGIO.
             give_up::begin(sock, sluice_stats::Reason::SignalDriven);
         }
     }
 }
 // --- readiness ---
 
-/// `poll` and `ppoll`; `timeout` null waits for ever. `Pass` when no descriptor in the list
-/// concerns us.
+/// `poll` and `ppoll`; a null `timeout` waits for ever. `Pass` if no descriptor in the list is
+/// tracked.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn poll(
@@ -252,10 +252,10 @@ pub unsafe fn poll(
     mask: *const sigset_t,
     wait_state: &mut WaitState,
 ) -> Verdict {
-    // SAFETY: passed on.
+    // SAFETY: this function has the same contract.
     unsafe { polling::poll(fds, nfds, timeout, mask, wait_state) }
 }
-/// `select` and `pselect`; `sets`: read, write, exceptional. On `Done` the sets are updated;
+/// `select` and `pselect`; `sets`: read, write, exceptional. On `Done` the sets are updated, and
 /// `left`, if not null, gets the time left (as Linux `select` does; `pselect` passes null).
 /// # Safety
 /// The arguments are those of a C caller.
@@ -267,7 +267,7 @@ pub unsafe fn select(
     left: *mut timespec,
     wait_state: &mut WaitState,
 ) -> Verdict {
-    // SAFETY: passed on.
+    // SAFETY: this function has the same contract.
     unsafe { selecting::select(nfds, sets, timeout, mask, left, wait_state) }
 }
 /// RLIMIT_NOFILE: the most entries that `poll` takes.
@@ -275,15 +275,15 @@ pub fn poll_limit() -> nfds_t {
     sluice_fabric::sys::descriptor_limit()
 }
 
-/// How often descriptors of our own have stood, for a moment, at numbers that are free for the
-/// program; none does when this returns. A call on such a number failed for what stood there if the
-/// answer has changed since.
+/// How often descriptors of the library have been, for a moment, at numbers that are free for the
+/// program; none is there when this returns. If the count has changed over a call on such a number,
+/// the call may have met the library's descriptor.
 pub fn passing_numbers() -> u32 {
     sluice_runtime::own_fds::lows()
 }
 
-/// Before a call that gives the program the lowest free number, and may take long: none of our own
-/// stands there.
+/// Before a call that gives the program the lowest free number, and may take long: moves the
+/// library's own descriptors away from it.
 #[inline]
 pub fn clear_lowest() {
     sluice_runtime::own_fds::clear_lowest();
@@ -295,8 +295,8 @@ pub fn fd_seen(fd: c_int) {
     fd_table::saw(fd);
 }
 
-/// One more than the highest descriptor ever tracked, 0 if none was. A `select` set may be read up
-/// to here and no further: the kernel, too, stops at the end of its table, whatever `nfds` says.
+/// One more than the highest descriptor ever tracked; 0: none was. A `select` set may be read up to
+/// here and no further, since the kernel, too, stops at the end of its table, whatever `nfds` is.
 #[inline]
 pub fn tracked_end() -> c_int {
     fd_table::end()
@@ -305,21 +305,21 @@ pub fn tracked_end() -> c_int {
 pub fn epoll_created(fd: c_int) {
     epoll::created(fd);
 }
-/// Serves `epoll_ctl` wholly (it calls the kernel itself). `Pass` when the set is not tracked.
+/// Serves `epoll_ctl` completely (it calls the kernel itself). `Pass` if the set is not tracked.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict {
-    // SAFETY: passed on.
+    // SAFETY: this function has the same contract.
     unsafe { epoll_ctl::ctl(epfd, op, fd, event) }
 }
-/// A set whose waits may go straight to the real function, see [`plain`]: its entry.
+/// The entry of a set whose waits may go straight to the real function, see [`plain`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Plain(Entry);
 
-/// Is `fd` a set of which the kernel alone tells, while no meeting wants to be moved on? Then its
-/// wait is the real function's, and its caller asks [`Plain::is_still`] after it; if not
-/// so, [`epoll_looked`] or [`epoll_returned`] says what the call comes to. Never before [`init`].
+/// Returns the set `fd` if only the kernel has events for it, and no meeting needs this thread. The
+/// hook then calls the real function and asks [`Plain::is_still`] after it; if not,
+/// [`epoll_looked`] or [`epoll_returned`] gives the call's outcome. `None` before [`init`].
 #[inline(always)]
 #[must_use]
 pub fn plain(fd: c_int) -> Option<Plain> {
@@ -329,15 +329,15 @@ pub fn plain(fd: c_int) -> Option<Plain> {
 }
 
 impl Plain {
-    /// Does the kernel alone tell of the set as yet?
+    /// Returns whether still only the kernel has events for the set.
     #[inline(always)]
     pub fn is_still(self) -> bool {
         self.0.get::<Set>().is_some_and(Set::is_plain)
     }
 
-    /// Before a real call that may sleep, for so many nanoseconds or for ever. When the wait ends,
-    /// for [`epoll_returned`]; `None` if the set is not plain any more, and the real function not
-    /// to be called.
+    /// Call before a real call that may sleep, for `timeout_ns` or for ever. Returns when the wait
+    /// ends, for [`epoll_returned`]. `None`: the set is not plain any more, so the real function
+    /// must not be called.
     pub fn lie_down(self, timeout_ns: Option<u64>) -> Option<Option<u64>> {
         let end = timeout_ns.map(|ns| sluice_fabric::sys::now_ns().saturating_add(ns));
         let set = self.0.get::<Set>()?;
@@ -349,7 +349,7 @@ impl Plain {
         None
     }
 
-    /// After a real call before which [`Plain::lie_down`] was called.
+    /// Call after the real call, if [`Plain::lie_down`] was called before it.
     pub fn get_up(self) {
         if let Some(set) = self.0.get::<Set>() {
             set.gets_up();
@@ -357,20 +357,20 @@ impl Plain {
     }
 }
 
-/// A real call that looked, without a wait, at a set that was plain returned `got`, and the set is
-/// plain no longer.
+/// After a real call that looked at a plain set without waiting, and returned `got`: the set has
+/// stopped being plain meanwhile.
 /// # Safety
 /// The kernel has filled `got` events of a C caller's.
 pub unsafe fn epoll_looked(plain: Plain, events: *mut epoll_event, got: c_int) -> Verdict {
     match plain.0.get::<Set>() {
-        // SAFETY: passed on.
+        // SAFETY: this function has the same contract.
         Some(set) => unsafe { epoll::looked(set, events, got) },
         None => Verdict::Done(got as isize),
     }
 }
 
-/// A real wait on a set that was plain returned `got`, and the set is plain no longer. `end` is
-/// what [`Plain::lie_down`] gave.
+/// After a real wait on a plain set that returned `got`: the set has stopped being plain meanwhile.
+/// `end` comes from [`Plain::lie_down`].
 /// # Safety
 /// The arguments are those of a C caller, and the kernel has filled `got` events.
 pub unsafe fn epoll_returned(
@@ -383,13 +383,13 @@ pub unsafe fn epoll_returned(
     wait_state: &mut WaitState,
 ) -> Verdict {
     match plain.0.get::<Set>() {
-        // SAFETY: passed on.
+        // SAFETY: this function has the same contract.
         Some(set) => unsafe { epoll::returned(set, epfd, out, end, mask, got, wait_state) },
         None => Verdict::Done(got as isize),
     }
 }
 
-/// `epoll_wait`, `epoll_pwait`, `epoll_pwait2`; `timeout` null waits for ever.
+/// `epoll_wait`, `epoll_pwait` and `epoll_pwait2`; a null `timeout` waits for ever.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn epoll_wait(
@@ -402,7 +402,7 @@ pub unsafe fn epoll_wait(
     wait_state: &mut WaitState,
 ) -> Verdict {
     match e.get::<Set>() {
-        // SAFETY: passed on.
+        // SAFETY: this function has the same contract.
         Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask, wait_state) },
         None => Verdict::Pass(Pass::NOBODY),
     }
@@ -410,15 +410,15 @@ pub unsafe fn epoll_wait(
 
 // --- processes ---
 
-/// The library was loaded. Reads `SLUICE_*`; registers the fork handlers.
+/// The library was loaded: reads `SLUICE_*` and registers the fork handlers.
 pub fn init() {
     lifecycle::init();
 }
-/// Before `exec*` in this process: demotes what the new image could use.
+/// Before `exec*` in this process: demotes the streams that the new image could use.
 pub fn before_exec() {
     lifecycle::before_exec();
 }
-/// `exec*` returned: it failed.
+/// `exec*` returned, so it failed.
 pub fn exec_failed() {
     lifecycle::exec_failed();
 }
@@ -426,41 +426,41 @@ pub fn exec_failed() {
 pub fn before_spawn() {
     lifecycle::before_spawn();
 }
-/// Before `posix_spawn_file_actions_adddup2(_, fd, _)` or a like hand-over of one descriptor to a
-/// new image.
+/// Before `posix_spawn_file_actions_adddup2(_, fd, _)`, or another call that hands one descriptor
+/// to a new image.
 pub fn handing_over(fd: c_int) {
     lifecycle::hand_over(fd);
 }
-/// After what set `FD_CLOEXEC` of a tracked descriptor, or took it away.
+/// After a call that set or cleared `FD_CLOEXEC` of a tracked descriptor.
 pub use crate::lifecycle::kept_over_exec;
-/// The process ends (`exit`'s destructors, `_exit`, `_Exit`, `quick_exit`): every stream goes back
+/// The process ends (`exit`'s destructors, `_exit`, `_Exit`, `quick_exit`): takes every stream back
 /// to TCP.
 pub fn exiting() {
     lifecycle::exiting();
 }
-/// Before a hook's question about `fd`, with nothing held.
+/// Before a hook looks up `fd`, with no lock held.
 #[inline(always)]
 pub fn asked(fd: c_int) {
     sluice_runtime::trace::before_use(fd);
 }
-/// Before the program puts itself under a seccomp filter; [`sandboxed`] comes after it.
+/// Before the program installs a seccomp filter; [`sandboxed`] follows.
 pub fn before_filter() {
     caller::before_filter();
     sluice_runtime::trace::before_filter();
 }
-/// The program sandboxes itself (seccomp, unshare, setns, Landlock): streams are demoted for good.
+/// The program sandboxes itself (seccomp, unshare, setns, Landlock): demotes all streams for good.
 pub fn sandboxed(reason: sluice_stats::Reason) {
     lifecycle::sandboxed(reason);
     control_thread::await_end();
 }
-/// Before the C library changes the ids of all threads: a child of a fork loses what it shares with
-/// its parent.
+/// Before the C library changes the ids of all threads: the child of a fork stops sharing memory
+/// with its parent.
 pub fn changes_ids() {
     sluice_runtime::credentials::ids_change();
     crate::relatives::part();
 }
-/// Before what changes the rights of the calling thread alone: as [`sandboxed`], unless nothing has
-/// been accelerated yet, and there is one thread.
+/// Before a call that changes the rights of the calling thread alone: like [`sandboxed`], unless
+/// there is one thread, no control thread, and no meeting.
 pub fn changes_itself(reason: sluice_stats::Reason) {
     lifecycle::changes_itself(reason);
     control_thread::await_end();
@@ -469,29 +469,30 @@ pub fn changes_itself(reason: sluice_stats::Reason) {
 pub fn forgoes_privileges() {
     lifecycle::forgoes_privileges();
 }
-/// Before a fork that calls no handlers of `pthread_atfork`: `_Fork`, `syscall(SYS_fork)` and its
+/// Before a fork without the handlers of `pthread_atfork`: `_Fork`, `syscall(SYS_fork)` and their
 /// kin.
 pub fn before_bare_fork() {
     lifecycle::before_bare_fork();
 }
-/// After it, on both sides, with what it returned.
+/// After it, in both processes, with what it returned.
 pub fn after_bare_fork(pid: libc::pid_t) {
     lifecycle::after_bare_fork(pid);
 }
-/// Before `daemon()`: this process ends inside it without passing any hook, and its child goes on
-/// with the descriptors. Every stream goes back to TCP; it is no end otherwise, the call may fail.
+/// Before `daemon()`: the process ends inside it without passing a hook, and its child goes on with
+/// the descriptors. Takes every stream back to TCP, but is no end of the process, since the call
+/// may fail.
 pub fn before_daemon() {
     lifecycle::before_daemon();
 }
-/// The program has said anew what becomes of a signal.
+/// The program has changed the disposition of a signal.
 pub fn signal_changed(number: c_int) {
     if number == libc::SIGPIPE {
         sluice_fabric::verbs::sigpipe::changed();
     }
 }
 
-/// A panic was caught at the boundary of a hook for `fd` (-1: for none, or for several): counts it,
-/// and ends that one stream as TCP ends a lost connection. Must not panic, lock or allocate.
+/// A panic was caught at the boundary of a hook for `fd` (-1: for none, or several): counts it, and
+/// never upgrades that connection again. Must not panic, lock or allocate.
 pub fn panicked(fd: c_int) {
     sluice_stats::ROOT.panics.add_shared(1);
     if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Socket>) {
@@ -499,12 +500,12 @@ pub fn panicked(fd: c_int) {
     }
 }
 
-/// Did a `fork` fail, after the handlers that prepare for it ran?
+/// Called if a `fork` failed after the handlers that prepare for it ran.
 pub fn fork_failed() {
     lifecycle::fork_failed();
 }
 
-/// Gives a broken pipe its signal, unless the caller said MSG_NOSIGNAL.
+/// Sets whether a broken pipe raises SIGPIPE: not with MSG_NOSIGNAL.
 fn broken(verdict: Verdict, flags: c_int) -> Verdict {
     match verdict {
         Verdict::Failed(Error::Kernel(libc::EPIPE)) => Verdict::Failed(Error::BrokenPipe {

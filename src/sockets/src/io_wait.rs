@@ -84,13 +84,13 @@ pub(crate) fn falls_asleep(
     )
 }
 
-/// Notes that this thread is about to sleep in `set`; see [`falls_asleep`].
+/// Notes that this thread is about to sleep in `set`; see `falls_asleep`.
 pub fn falls_asleep_in(frame: usize, set: &'static dyn Sleepers) -> bool {
     watch_exit_once();
     note(frame, Announced::Set(set))
 }
 
-/// Notes a sleep of poll or select; see [`falls_asleep`]. `list` comes from a `Box`. The note owns
+/// Notes a sleep of poll or select; see `falls_asleep`. `list` comes from a `Box`. The note owns
 /// it until [`wakes_up`] gives it back.
 pub fn falls_asleep_over(frame: usize, list: *mut dyn Announcement) -> bool {
     watch_exit_once();

@@ -52,8 +52,8 @@ pub(crate) enum Job {
     /// A stream of a lost link, its socket and generation, and until when TCP may tell what became
     /// of the peer.
     Lost(&'static Link, u32, &'static Socket, u32, u64),
-    /// Close a lingering connection that has nothing left to send, at this time or later. Socket
-    /// and generation.
+    /// Close a lingering connection that has nothing left to send: socket, generation, and when,
+    /// even if the peer's record has not come by then; 0: now, unless a record is to come.
     CloseWhenDrained(&'static Socket, u32, u64),
 }
 

@@ -1,12 +1,12 @@
 //! Receiving on a tracked socket: from TCP, from the link, or from one after the other.
 //!
 //! [`recv`] passes the call to the kernel while the rx half is [`Plain`](State::Plain) and nothing
-//! is owed. Any other call is a [`Read`], which loops: take the rx lock, [`look`] once, then
+//! is owed. Any other call is a `Read`, which loops: take the rx lock, `look` once, then
 //! return, wait, or look again. The state of the half says where the next byte is:
 //!
 //! | state | the next byte is |
 //! |---|---|
-//! | `Plain` | on TCP, or in the unread copy after TCP has ended ([`Read::off_link`]) |
+//! | `Plain` | on TCP, or in the unread copy after TCP has ended (`Read::off_link`) |
 //! | `Proved` | on TCP, until the writer switches |
 //! | `Draining` | on TCP up to the writer's switch, then on the link |
 //! | `Link` | in the ring, or in the writer's buffer (`direct`) |
@@ -19,7 +19,7 @@
 //! ([`IoWait::is_lost`]), so every turn of the loop begins with the lock and that question.
 //!
 //! A change must keep these rules:
-//! - A kernel call is counted first ([`enter_kernel`]), then the state is read: a switch changes
+//! - A kernel call is counted first (`enter_kernel`), then the state is read: a switch changes
 //!   the state, then reads the count. Otherwise a thread sleeps in the kernel and misses the link.
 //! - Bytes copied from the ring are the program's only after `consume` has moved the head. If the
 //!   stream was sealed meanwhile, they come again by TCP, and the call forgets them.
@@ -74,7 +74,7 @@ pub unsafe fn recv(
     verdict
 }
 
-/// Passes the call to the kernel if no stream and no unread copy concerns it. Does not touch the
+/// Passes the call to the kernel if there is no stream and nothing is owed. Does not touch the
 /// caller's memory.
 #[inline]
 pub fn to_kernel(sock: &'static Socket, flags: c_int) -> Option<Pass> {
@@ -302,7 +302,7 @@ impl Read<'_> {
     }
 
     /// Ends a peek that has seen `n` bytes, or waits for more if it wants more; nothing is
-    /// consumed. Takes the rx lock and releases it.
+    /// consumed. Called with the rx lock held; releases it.
     #[cold]
     fn has_peeked(
         &mut self,
@@ -341,8 +341,8 @@ impl Read<'_> {
         }
     }
 
-    /// Nothing is there: waits, or says why not. `need` bytes are missing. Takes the rx lock and
-    /// releases it.
+    /// Nothing is there: waits, or says why not. `need` bytes are missing. Called with the rx
+    /// lock held; releases it.
     #[inline]
     fn waits(
         &mut self,
@@ -573,7 +573,7 @@ fn ends(sock: &Socket, io_wait: &mut IoWait) -> Ends {
     io_wait.ends()
 }
 
-/// Reads SO_RCVTIMEO before the first wait off the link: the kernel has the current value, which
+/// Reads the timeouts before the first wait off the link: the kernel has the current ones, which
 /// the program or a relative may have set since the demotion.
 pub(super) fn note_limit(sock: &'static Socket, fd: c_int, io_wait: &IoWait) {
     if io_wait.deadline == 0

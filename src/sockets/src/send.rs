@@ -1,7 +1,7 @@
 //! Sending on a tracked socket: to TCP, to the link, or to TCP after the bytes being re-sent.
 //!
 //! [`send`] passes the call to the kernel while the tx half is [`Plain`](State::Plain), and counts
-//! it there. Any other call is a [`Write`], which loops: take the tx lock, [`look`] where bytes may
+//! it there. Any other call is a `Write`, which loops: take the tx lock, `look` where bytes may
 //! go, then write, wait, or look again. The tx lock guards the fields of the tx half and the
 //! writer's word in the ring (`tail`); no thread sleeps with it.
 
@@ -219,8 +219,8 @@ fn out_of_band(sock: &'static Socket, fd: c_int, flags: c_int) -> Verdict {
     Verdict::Pass(Pass::NOBODY)
 }
 
-/// A send from a caller's buffers. Its steps take the tx lock and release it; they return the
-/// call's answer, or `None` to look again.
+/// A send from a caller's buffers. Its steps are called with the tx lock held and release it; they
+/// return the call's answer, or `None` to look again.
 struct Write {
     job: Job,
     /// The caller's number.

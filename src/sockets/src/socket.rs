@@ -60,7 +60,7 @@ pub const SETS: usize = 8;
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Half {
-    /// Guards everything below except `calls`, `moves` and reads of `state`.
+    /// Guards writes to everything below except `calls`, `moves`, `owed` and the spin words.
     pub lock: Lock,
     /// What carries the bytes. Changed under the lock; read without it as a hint.
     pub state: state::Cell,
@@ -255,8 +255,8 @@ pub struct Socket {
     /// Threads of this process in a kernel `poll` or `select` that watch the socket and began
     /// before the peer was proved. Outlives the socket, as [`Half::calls`] does.
     pub polls: AtomicU32,
-    /// O_NONBLOCK as last set through a hook. The low bits ([`ASKED`]) are 0 if unknown, else
-    /// [`BLOCKS`] or [`BLOCKS_NOT`]; the bits above count how often the value was forgotten.
+    /// O_NONBLOCK as last set through a hook. The low bits (`ASKED`) are 0 if unknown, else
+    /// `BLOCKS` or `BLOCKS_NOT`; the bits above count how often the value was forgotten.
     pub nonblock: AtomicU32,
     /// Low bit: TCP_NODELAY as last set through a hook. The bits above count such calls.
     pub nodelay: AtomicU32,

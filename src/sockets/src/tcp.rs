@@ -79,8 +79,8 @@ pub struct Written {
 /// Counts the bytes written to TCP. `None` if this end may not write any more, or the count does
 /// not settle.
 ///
-/// The count is `bytes_acked + SIOCOUTQ`, read until `bytes_acked` does not change meanwhile; at
-/// the end that connected (`syn`) it includes the SYN. If nothing is in flight, one look is enough.
+/// The count is `bytes_acked + SIOCOUTQ`, read until `bytes_acked` does not change meanwhile, less
+/// the SYN at the end that connected (`syn`). If nothing is in flight, one look is enough.
 pub fn written(fd: i32, syn: bool) -> Option<Written> {
     for _ in 0..8 {
         let before = info(fd)?;

@@ -35,7 +35,7 @@ pub(crate) fn begin_tx(sock: &'static Socket) {
     sock.tx.gate.store(gate, Ordering::Relaxed);
 }
 
-/// See [`Direct::offers`](super::Direct).
+/// See [`Direct::offers`](super::state::Direct).
 pub(super) const UNASKED: u8 = 0;
 pub(super) const OFFERS: u8 = 1;
 pub(super) const OFFERS_NOT: u8 = 2;

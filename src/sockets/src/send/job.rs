@@ -106,7 +106,7 @@ impl Job {
         sys::now_ns() >= self.until()
     }
 
-    /// Waits, or says why the call ends. Takes the tx lock and releases it.
+    /// Waits, or says why the call ends. Called with the tx lock held; releases it.
     pub(super) fn pause(
         &mut self,
         section: Section<'_>,

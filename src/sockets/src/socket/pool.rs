@@ -230,7 +230,7 @@ pub fn for_every(mut each: impl FnMut(&'static Socket)) {
     }
 }
 
-/// In the child of a fork: no thread holds [`FREE`], and calls of the parent's other threads never
+/// In the child of a fork: no thread holds `FREE`, and calls of the parent's other threads never
 /// return here.
 pub fn after_fork() {
     FREE.reset();

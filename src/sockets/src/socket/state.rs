@@ -13,7 +13,7 @@
 //!   after a fork, in the child: Inherited until the first use, which demotes
 //! ```
 //!
-//! [`TABLE`] lists every transition. The new state depends on the event alone, so a release build
+//! `TABLE` lists every transition. The new state depends on the event alone, so a release build
 //! only stores it; builds for tests also assert that the table allows the transition.
 
 use core::sync::atomic::{AtomicU8, Ordering};

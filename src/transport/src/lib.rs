@@ -1,5 +1,5 @@
-//! What carries a stream: memory of this host, which both ends write to (`sluice_fabric::shm`), or a
-//! queue pair to another host ([`verbs`]).
+//! What carries a stream: memory of this host, which both ends write to (`sluice_fabric::shm`), or
+//! a queue pair to another host ([`verbs`]).
 //!
 //! The layers above use both by one interface. [`Carrier`] has the facts in which they differ, and
 //! [`links`] what a thread does that looks at a link or sleeps on it.

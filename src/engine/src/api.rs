@@ -63,7 +63,7 @@ pub unsafe fn recv(
     io_wait: &mut IoWait,
 ) -> Verdict {
     match e.get::<Socket>() {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(sock) => unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, io_wait) },
         None => Verdict::Pass(Pass::NOBODY),
     }
@@ -80,7 +80,7 @@ pub unsafe fn send(
     io_wait: &mut IoWait,
 ) -> Verdict {
     match e.get::<Socket>() {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(sock) => broken(
             unsafe { sending::send(sock, fd, iov, iovcnt, flags, io_wait) },
             flags,
@@ -99,7 +99,7 @@ pub unsafe fn sendfile(
     count: size_t,
 ) -> Verdict {
     match e.get::<Socket>() {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(sock) => broken(
             unsafe { sending::sendfile(sock, out_fd, in_fd, offset, count) },
             0,
@@ -128,14 +128,14 @@ pub fn splice(e: Entry, fd: c_int, waits_not: bool) -> Verdict {
 /// # Safety
 /// `msg` is that of a C caller.
 pub unsafe fn passing_descriptors(msg: *const msghdr) {
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { sluice_sockets::scm_rights::leaving(msg) };
 }
 /// After a message was received: clears stale table entries of the numbers it brought.
 /// # Safety
 /// `msg` is that of a C caller, filled by the kernel.
 pub unsafe fn received_descriptors(msg: *const msghdr) {
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { sluice_sockets::scm_rights::arrived(msg) };
 }
 
@@ -252,7 +252,7 @@ pub unsafe fn poll(
     mask: *const sigset_t,
     wait_state: &mut WaitState,
 ) -> Verdict {
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { polling::poll(fds, nfds, timeout, mask, wait_state) }
 }
 /// `select` and `pselect`; `sets`: read, write, exceptional. On `Done` the sets are updated, and
@@ -267,7 +267,7 @@ pub unsafe fn select(
     left: *mut timespec,
     wait_state: &mut WaitState,
 ) -> Verdict {
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { selecting::select(nfds, sets, timeout, mask, left, wait_state) }
 }
 /// RLIMIT_NOFILE: the most entries that `poll` takes.
@@ -309,7 +309,7 @@ pub fn epoll_created(fd: c_int) {
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict {
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { epoll_ctl::ctl(epfd, op, fd, event) }
 }
 /// The entry of a set whose waits may go straight to the real function, see [`plain`].
@@ -363,7 +363,7 @@ impl Plain {
 /// The kernel has filled `got` events of a C caller's.
 pub unsafe fn epoll_looked(plain: Plain, events: *mut epoll_event, got: c_int) -> Verdict {
     match plain.0.get::<Set>() {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(set) => unsafe { epoll::looked(set, events, got) },
         None => Verdict::Done(got as isize),
     }
@@ -383,7 +383,7 @@ pub unsafe fn epoll_returned(
     wait_state: &mut WaitState,
 ) -> Verdict {
     match plain.0.get::<Set>() {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(set) => unsafe { epoll::returned(set, epfd, out, end, mask, got, wait_state) },
         None => Verdict::Done(got as isize),
     }
@@ -402,7 +402,7 @@ pub unsafe fn epoll_wait(
     wait_state: &mut WaitState,
 ) -> Verdict {
     match e.get::<Set>() {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask, wait_state) },
         None => Verdict::Pass(Pass::NOBODY),
     }

@@ -67,7 +67,7 @@ pub unsafe fn send(
     count: size_t,
     flags: c_int,
 ) {
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { recv(pass, ret, e, fd, iov, count, flags) };
 }
 /// After `readv`.
@@ -94,7 +94,7 @@ pub unsafe fn sendmsg(
     msg: *const msghdr,
     flags: c_int,
 ) {
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { recvmsg(pass, ret, e, fd, msg, flags) };
 }
 /// After `recvmmsg` or `sendmmsg`, which moved the `count` messages from `vec` on, of `bytes` bytes

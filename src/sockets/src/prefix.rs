@@ -221,7 +221,7 @@ pub(crate) unsafe fn look_ahead(sock: &'static Socket, iov: *const iovec, count:
     if memory_of(Way::Out) == Memory::Own || seccomp::may_use_system_calls().is_err() {
         return false;
     }
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { hash_ahead(sock, iov, count) }.is_some()
 }
 

@@ -66,7 +66,7 @@ pub unsafe fn recv(
     {
         return Verdict::Pass(pass);
     }
-    // SAFETY: `iov` and `count` are valid by this function's own contract.
+    // SAFETY: `iov` points to `count` vectors of the C caller, as this function demands.
     let verdict = unsafe { recv_stream(sock, fd, iov, count, flags, io_wait) };
     if !matches!(verdict, Verdict::Block) {
         direct::revoke(io_wait);

@@ -74,14 +74,14 @@ pub unsafe fn send(
     io_wait: &mut IoWait,
 ) -> Verdict {
     if io_wait.is_fresh()
-        // SAFETY: `iov` and `count` are valid by this function's own contract.
+        // SAFETY: `iov` points to `count` vectors of the C caller, as this function demands.
         && !unsafe { is_large(sock, iov, count, flags) }
         && let Some(pass) = to_kernel(sock, flags)
     {
-        // SAFETY: `iov` and `count` are valid by this function's own contract.
+        // SAFETY: `iov` points to `count` vectors of the C caller, as this function demands.
         return Verdict::Pass(unsafe { pass.writes(sock, iov, count) });
     }
-    // SAFETY: `iov` and `count` are valid by this function's own contract.
+    // SAFETY: `iov` points to `count` vectors of the C caller, as this function demands.
     unsafe { send_stream(sock, fd, iov, count, flags, io_wait) }
 }
 

@@ -105,7 +105,7 @@ impl Pass {
     /// The arguments are those of a C caller, and the call is counted.
     #[inline(always)]
     pub unsafe fn writes(self, sock: &'static Socket, iov: *const iovec, count: size_t) -> Self {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         let ahead = self.wants_bytes() && unsafe { prefix::look_ahead(sock, iov, count) };
         Self(self.0 | (usize::from(ahead) * AHEAD))
     }
@@ -115,7 +115,7 @@ impl Pass {
     /// As [`Pass::writes`].
     #[inline(always)]
     pub unsafe fn writes_message(self, sock: &'static Socket, msg: *const msghdr) -> Self {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         let ahead = self.wants_bytes() && unsafe { prefix::look_ahead_message(sock, msg) };
         Self(self.0 | (usize::from(ahead) * AHEAD))
     }

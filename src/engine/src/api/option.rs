@@ -11,7 +11,7 @@ use sluice_sockets::{counts, descriptors, setsockopt};
 /// The arguments are those of a C caller.
 pub unsafe fn ioctl(e: Entry, fd: c_int, request: u64, arg: usize) -> Verdict {
     match e.get::<Socket>() {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(sock) => unsafe { counts::ioctl(sock, fd, request, arg) },
         None => Verdict::Pass(Pass::NOBODY),
     }
@@ -27,7 +27,7 @@ pub unsafe fn before_setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) {
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     let asked = unsafe { setsockopt::Asked::new(level, name, value, len) };
     setsockopt::sets(&asked);
     if let Some(sock) = descriptors::sock_of(e, fd) {
@@ -52,7 +52,7 @@ pub fn own_value(e: Entry, level: c_int, name: c_int) -> Option<c_int> {
 /// The arguments are those of a C caller.
 pub unsafe fn after_setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void) {
     if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Socket>) {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         unsafe { setsockopt::after_set(sock, fd, level, name, value) };
     }
 }

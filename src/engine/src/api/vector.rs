@@ -37,7 +37,7 @@ pub unsafe fn readv(
     if iov::is_missing(iov, iovcnt) {
         return Verdict::Failed(Error::BadAddress);
     }
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, io_wait) }
 }
 /// [`send`](super::send) for an array of the program.
@@ -61,13 +61,13 @@ pub unsafe fn writev(
             && unsafe { sending::is_large(sock, iov, iovcnt, flags) })
         && let Some(pass) = sending::to_kernel(sock, flags)
     {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         return Verdict::Pass(unsafe { pass.writes(sock, iov, iovcnt) });
     }
     if iov::is_missing(iov, iovcnt) {
         return Verdict::Failed(Error::BadAddress);
     }
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     broken(
         unsafe { sending::send(sock, fd, iov, iovcnt, flags, io_wait) },
         flags,
@@ -96,7 +96,7 @@ pub unsafe fn recvmsg(
     if iov::is_missing(pieces, count) {
         return Verdict::Failed(Error::BadAddress);
     }
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     let verdict = unsafe { receiving::recv(sock, fd, pieces, count, flags, io_wait) };
     // Once a call has got bytes, or if it wants none, it succeeds however its wait ends.
     let is_done = matches!(verdict, Verdict::Block) && (io_wait.done != 0 || io_wait.empty);
@@ -193,7 +193,7 @@ pub unsafe fn sendmsg(
         && !unsafe { is_large(sock, msg, flags) }
         && let Some(pass) = sending::to_kernel(sock, flags)
     {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         return Verdict::Pass(unsafe { pass.writes_message(sock, msg) });
     }
     if caller::cannot_read(msg as usize, size_of::<msghdr>()) {
@@ -223,7 +223,7 @@ pub unsafe fn sendmsg(
             return broken(Verdict::Failed(e), flags);
         }
     }
-    // SAFETY: this function has the same contract.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     broken(
         unsafe {
             sending::send(

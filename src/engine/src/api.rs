@@ -1,10 +1,10 @@
-//! The calls that hooks make. One call here per hook, argument for argument as C passed them.
+//! The calls that hooks make: one function per hook, with the arguments that C passed.
 //!
-//! Every function is safe to call before the library's constructor ran, in a signal handler (on
+//! Every function may be called before the library's constructor has run, in a signal handler (on
 //! descriptors that are not tracked) and in a `vfork` child.
 //!
-//! The usual hook is three lines: [`lookup`] the descriptor, pass through when it is not ours,
-//! else turn the [`Verdict`] into a return value. A hook never decides anything itself.
+//! The usual hook has three lines: [`lookup`] the descriptor; if it is not tracked, call the real
+//! function; else turn the [`Verdict`] into a return value. A hook decides nothing itself.
 
 use crate::lifecycle;
 use libc::{c_int, epoll_event, iovec, off64_t, sigset_t, size_t, socklen_t, ssize_t, timespec};
@@ -49,7 +49,7 @@ pub use sluice_sockets::verdict::{Error, Pass, READ, Verdict};
 pub use sluice_sockets::wait::woken;
 pub use vector::{readv, recvmsg, sendmsg, writev};
 
-/// The real call of a [`Pass`] returned `ret`, the number of stream bytes moved or -1.
+/// The real call of a [`Pass`] returned `ret`: the number of stream bytes moved, or -1.
 #[inline]
 pub fn finish(pass: Pass, ret: ssize_t) {
     observe_passed::finish(pass, ret);
@@ -73,7 +73,7 @@ pub unsafe fn recv(
     io_wait: &mut IoWait,
 ) -> Verdict {
     match e.get::<Socket>() {
-        // SAFETY: passed on.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(sock) => unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, io_wait) },
         None => Verdict::Pass(Pass::NOBODY),
     }
@@ -90,7 +90,7 @@ pub unsafe fn send(
     io_wait: &mut IoWait,
 ) -> Verdict {
     match e.get::<Socket>() {
-        // SAFETY: passed on.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(sock) => broken(
             unsafe { sending::send(sock, fd, iov, iovcnt, flags, io_wait) },
             flags,
@@ -109,7 +109,7 @@ pub unsafe fn sendfile(
     count: size_t,
 ) -> Verdict {
     match e.get::<Socket>() {
-        // SAFETY: passed on.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(sock) => broken(
             unsafe { sending::sendfile(sock, out_fd, in_fd, offset, count) },
             0,
@@ -120,7 +120,7 @@ pub unsafe fn sendfile(
 
 // --- a socket's life ---
 
-/// Before the real `connect()`: with AF_UNSPEC on a connected socket it dissolves the connection.
+/// Before the real `connect()`: with AF_UNSPEC it dissolves a connection.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn before_connect(e: Entry, fd: c_int, addr: *const libc::sockaddr, len: socklen_t) {
@@ -130,16 +130,16 @@ pub unsafe fn before_connect(e: Entry, fd: c_int, addr: *const libc::sockaddr, l
     };
     let whole = size_of::<libc::sa_family_t>()..=size_of::<libc::sockaddr_storage>();
     if !whole.contains(&(len as usize)) || caller::cannot_read(addr as usize, len as usize) {
-        // The kernel's to refuse.
+        // The kernel refuses the call.
         return;
     }
-    // SAFETY: the caller gave at least the family, and it is not certain to be missing.
+    // SAFETY: the caller's address holds at least the family, and is not known to be unmapped.
     let family = unsafe { core::ptr::read_unaligned(addr.cast::<libc::sa_family_t>()) };
     if i32::from(family) == libc::AF_UNSPEC {
         descriptors::before_disconnect(sock);
     }
 }
-/// `shutdown`: served here where bytes are still being sent again, which the end must follow.
+/// `shutdown`: served here if bytes are still to be re-sent, which the FIN must follow.
 pub fn shutdown(e: Entry, fd: c_int, how: c_int) -> Verdict {
     match e.get::<Socket>() {
         Some(sock) => descriptors::shutdown(sock, fd, how),
@@ -147,8 +147,8 @@ pub fn shutdown(e: Entry, fd: c_int, how: c_int) -> Verdict {
     }
 }
 
-/// After `fcntl(fd, F_SETFL, flags)` succeeded, or `ioctl(fd, FIONBIO)` or `FIOASYNC` (`flags` then
-/// has that flag at most).
+/// After `fcntl(fd, F_SETFL, flags)`, or `ioctl` with FIONBIO or FIOASYNC (`flags` then has at most
+/// that flag), succeeded.
 pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
     let signals = flags & libc::O_ASYNC != 0;
     let sock = if signals {
@@ -159,21 +159,21 @@ pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
     if let Some(sock) = sock {
         sock.forget_nonblocking();
         if signals {
-            // SIGIO comes from the kernel's socket alone.
+            // Only the kernel's socket sends SIGIO.
             give_up::begin(sock, sluice_stats::Reason::SignalDriven);
         }
     }
 }
 // --- readiness ---
 
-/// A set whose waits may go straight to the real function, see [`plain`]: its entry.
+/// The entry of a set whose waits may go straight to the real function, see [`plain`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Plain(Entry);
 
-/// Is `fd` a set of which the kernel alone tells, while no meeting wants to be moved on? Then its
-/// wait is the real function's, and its caller asks [`Plain::is_still`] after it; if not
-/// so, [`epoll_looked`] or [`epoll_returned`] says what the call comes to. Never before [`init`].
+/// Returns the set `fd` if only the kernel has events for it, and no meeting needs this thread. The
+/// hook then calls the real function and asks [`Plain::is_still`] after it; if not,
+/// [`epoll_looked`] or [`epoll_returned`] gives the call's outcome. `None` before [`init`].
 #[inline(always)]
 #[must_use]
 pub fn plain(fd: c_int) -> Option<Plain> {
@@ -183,15 +183,15 @@ pub fn plain(fd: c_int) -> Option<Plain> {
 }
 
 impl Plain {
-    /// Does the kernel alone tell of the set as yet?
+    /// Returns whether still only the kernel has events for the set.
     #[inline(always)]
     pub fn is_still(self) -> bool {
         self.0.get::<Set>().is_some_and(Set::is_plain)
     }
 
-    /// Before a real call that may sleep, for so many nanoseconds or for ever. When the wait ends,
-    /// for [`epoll_returned`]; `None` if the set is not plain any more, and the real function not
-    /// to be called.
+    /// Call before a real call that may sleep, for `timeout_ns` or for ever. Returns when the wait
+    /// ends, for [`epoll_returned`]. `None`: the set is not plain any more, so the real function
+    /// must not be called.
     pub fn lie_down(self, timeout_ns: Option<u64>) -> Option<Option<u64>> {
         let end = timeout_ns.map(|ns| sluice_fabric::sys::now_ns().saturating_add(ns));
         let set = self.0.get::<Set>()?;
@@ -203,7 +203,7 @@ impl Plain {
         None
     }
 
-    /// After a real call before which [`Plain::lie_down`] was called.
+    /// Call after the real call, if [`Plain::lie_down`] was called before it.
     pub fn get_up(self) {
         if let Some(set) = self.0.get::<Set>() {
             set.gets_up();
@@ -211,20 +211,20 @@ impl Plain {
     }
 }
 
-/// A real call that looked, without a wait, at a set that was plain returned `got`, and the set is
-/// plain no longer.
+/// After a real call that looked at a plain set without waiting, and returned `got`: the set has
+/// stopped being plain meanwhile.
 /// # Safety
 /// The kernel has filled `got` events of a C caller's.
 pub unsafe fn epoll_looked(plain: Plain, events: *mut epoll_event, got: c_int) -> Verdict {
     match plain.0.get::<Set>() {
-        // SAFETY: passed on.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(set) => unsafe { epoll::looked(set, events, got) },
         None => Verdict::Done(got as isize),
     }
 }
 
-/// A real wait on a set that was plain returned `got`, and the set is plain no longer. `end` is
-/// what [`Plain::lie_down`] gave.
+/// After a real wait on a plain set that returned `got`: the set has stopped being plain meanwhile.
+/// `end` comes from [`Plain::lie_down`].
 /// # Safety
 /// The arguments are those of a C caller, and the kernel has filled `got` events.
 pub unsafe fn epoll_returned(
@@ -237,13 +237,13 @@ pub unsafe fn epoll_returned(
     wait_state: &mut WaitState,
 ) -> Verdict {
     match plain.0.get::<Set>() {
-        // SAFETY: passed on.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(set) => unsafe { epoll::returned(set, epfd, out, end, mask, got, wait_state) },
         None => Verdict::Done(got as isize),
     }
 }
 
-/// `epoll_wait`, `epoll_pwait`, `epoll_pwait2`; `timeout` null waits for ever.
+/// `epoll_wait`, `epoll_pwait` and `epoll_pwait2`; a null `timeout` waits for ever.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn epoll_wait(
@@ -256,7 +256,7 @@ pub unsafe fn epoll_wait(
     wait_state: &mut WaitState,
 ) -> Verdict {
     match e.get::<Set>() {
-        // SAFETY: passed on.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask, wait_state) },
         None => Verdict::Pass(Pass::NOBODY),
     }
@@ -264,37 +264,37 @@ pub unsafe fn epoll_wait(
 
 // --- processes ---
 
-/// Before the program puts itself under a seccomp filter; [`sandboxed`] comes after it.
+/// Before the program installs a seccomp filter; [`sandboxed`] follows.
 pub fn before_filter() {
     caller::before_filter();
     sluice_runtime::trace::before_filter();
 }
-/// The program sandboxes itself (seccomp, unshare, setns, Landlock): streams are demoted for good.
+/// The program sandboxes itself (seccomp, unshare, setns, Landlock): demotes all streams for good.
 pub fn sandboxed(reason: sluice_stats::Reason) {
     lifecycle::sandboxed(reason);
     control_thread::await_end();
 }
-/// Before the C library changes the ids of all threads: a child of a fork loses what it shares with
-/// its parent.
+/// Before the C library changes the ids of all threads: the child of a fork stops sharing memory
+/// with its parent.
 pub fn changes_ids() {
     sluice_runtime::credentials::ids_change();
     crate::relatives::part();
 }
-/// Before what changes the rights of the calling thread alone: as [`sandboxed`], unless nothing has
-/// been accelerated yet, and there is one thread.
+/// Before a call that changes the rights of the calling thread alone: like [`sandboxed`], unless
+/// there is one thread, no control thread, and no meeting.
 pub fn changes_itself(reason: sluice_stats::Reason) {
     lifecycle::changes_itself(reason);
     control_thread::await_end();
 }
-/// The program has said anew what becomes of a signal.
+/// The program has changed the disposition of a signal.
 pub fn signal_changed(number: c_int) {
     if number == libc::SIGPIPE {
         sluice_fabric::verbs::sigpipe::changed();
     }
 }
 
-/// A panic was caught at the boundary of a hook for `fd` (-1: for none, or for several): counts it,
-/// and ends that one stream as TCP ends a lost connection. Must not panic, lock or allocate.
+/// A panic was caught at the boundary of a hook for `fd` (-1: for none, or several): counts it, and
+/// never upgrades that connection again. Must not panic, lock or allocate.
 pub fn panicked(fd: c_int) {
     sluice_stats::ROOT.panics.add_shared(1);
     if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Socket>) {
@@ -302,7 +302,7 @@ pub fn panicked(fd: c_int) {
     }
 }
 
-/// Gives a broken pipe its signal, unless the caller said MSG_NOSIGNAL.
+/// Sets whether a broken pipe raises SIGPIPE: not with MSG_NOSIGNAL.
 fn broken(verdict: Verdict, flags: c_int) -> Verdict {
     match verdict {
         Verdict::Failed(Error::Kernel(libc::EPIPE)) => Verdict::Failed(Error::BrokenPipe {

@@ -1,9 +1,9 @@
-//! For the fuzzer: a connection of this process on a link whose other end the fuzzer plays, in the
-//! same process and by hand.
+//! For the fuzzer: a connection of this process on a link whose other end the fuzzer plays by hand,
+//! in the same process.
 //!
-//! What a meeting comes to is made here without one: a link, a stream on it, and the socket
-//! attached to that. All else is the library's own doing: the calls of [`api`](crate::api), and the
-//! control thread's turns.
+//! Instead of a meeting, this module makes the link, a stream on it, and attaches the socket.
+//! Everything else is the library's own code: the calls of [`api`](crate::api), and the control
+//! thread's turns.
 
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::Arena;
@@ -23,42 +23,42 @@ pub struct End {
     index: u32,
 }
 
-/// What there is to say of the other end.
+/// The other end.
 #[derive(Debug)]
 pub struct Peer {
-    /// The memory that both share.
+    /// The memory that both ends share.
     pub arena: Arena,
-    /// This end's way to it.
+    /// This end of the control socket.
     pub control: Fd,
-    /// Its token.
+    /// The peer's token.
     pub token: Token,
-    /// Its process.
+    /// The peer's process.
     pub pid: i32,
-    /// Its user.
+    /// The peer's user.
     pub uid: u32,
-    /// Whether that is taken for this process's, so that it may send descriptors.
+    /// Whether the peer counts as the same user, and so may send descriptors.
     pub is_same_user: bool,
-    /// Whether its memory may be read.
+    /// Whether the peer's memory may be read.
     pub can_pull: bool,
 }
 
-/// Before all else, once.
+/// Call once, before anything else.
 ///
 /// # Panics
-/// Without descriptors.
+/// If there are no descriptors.
 pub fn begin() {
     crate::api::init();
     assert!(by_hand::begin().is_ok(), "there are no descriptors");
 }
 
-/// The connection at `fd` meets a peer: with a ring of so many bytes for what that sends. `None`:
-/// it may not leave TCP.
+/// Makes the connection at `fd` meet a peer that gets a ring of `ring_len` bytes to write to.
+/// `None`: the connection may not leave TCP.
 #[must_use]
 pub fn meet(fd: i32, peer: Peer, ring_len: u32) -> Option<End> {
     let sock = fd_table::lookup(fd).and_then(Entry::get::<Socket>)?;
     let control = peer.control.raw();
     identity::prepare(control).ok()?;
-    // As those of an older kernel where that knows of no refusal.
+    // Fails on an older kernel that cannot refuse descriptors; then they are let in.
     let _ = identity::let_descriptors_in(control, peer.is_same_user);
     let link = Link::open(LinkEnd {
         arena: peer.arena,
@@ -88,43 +88,43 @@ pub fn meet(fd: i32, peer: Peer, ring_len: u32) -> Option<End> {
     Some(end)
 }
 
-/// A record of a control socket, for the fuzzer to change.
+/// A record of a control socket, for the fuzzer to mutate.
 #[must_use]
 pub fn record() -> Vec<u8> {
     Message::about(Kind::Wake, 0).to_bytes().to_vec()
 }
 
-/// No descriptor stays open for meetings to come.
+/// Closes descriptors that are kept for later meetings.
 pub fn keep_nothing() {
     sluice_rendezvous::keep_nothing();
 }
 
-/// The connection at `fd` has come to the offset where its peer is looked for.
+/// Makes the connection at `fd` look for its peer, as at a due offset.
 pub fn seek(fd: i32) {
     if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Socket>) {
         sluice_rendezvous::attempt(sock, meeting::Effort::Name);
     }
 }
 
-/// The abstract name at which a connection is met whose connecting end has this inode.
+/// The abstract name of a connection whose connecting end has this inode.
 #[must_use]
 pub fn name(inode: u64) -> String {
     format!("sluice/{VERSION}/{inode:x}")
 }
 
-/// The control thread's turn.
+/// One turn of the control thread.
 pub fn turn() {
     by_hand::turn();
 }
 
 impl End {
-    /// The stream's number.
+    /// The stream's index.
     #[must_use]
     pub fn index(self) -> u32 {
         self.index
     }
 
-    /// Where the ring lies that this end has lent, by its own record, and how long it is.
+    /// Position and length of the ring that this end has lent, by its own record.
     #[must_use]
     pub fn lent(self) -> Option<(u64, u32)> {
         self.link
@@ -132,17 +132,17 @@ impl End {
             .map(|lent| (lent.at, lent.len))
     }
 
-    /// The peer says that the words of the stream have changed.
+    /// Tells this end that the words of the stream have changed.
     pub fn look(self) {
         by_hand::look(self.link, self.index);
     }
 
-    /// The peer's process is gone.
+    /// Ends the peer's process, as far as this end can tell.
     pub fn lose(self) {
         by_hand::lose(self.link);
     }
 
-    /// Is the link still in use, and by how many streams?
+    /// The number of streams on the link; `None`: the link is closed.
     #[must_use]
     pub fn streams(self) -> Option<u32> {
         self.link.is_open().then(|| self.link.stream_count())

@@ -1,9 +1,9 @@
-//! What Sluice does beneath the C symbols: the calls that hooks make, and the life of the process.
+//! The engine beneath the C symbols: the calls that hooks make, and the life of the process.
 //!
-//! [`api`] is the whole of what the preload's hooks may call. Nothing here defines a C symbol, and
-//! nothing here calls one that the preload exports: system calls are raw (`sluice_fabric::sys`).
+//! Hooks of the preload call nothing but [`api`]. The engine defines no C symbol, and calls none
+//! that the preload exports: its system calls are raw (`sluice_fabric::sys`).
 //!
-//! The layers are drawn in `docs/architecture.md`.
+//! `docs/architecture.md` describes the layers.
 
 pub mod api;
 #[cfg(feature = "fuzzing")]

@@ -1,4 +1,4 @@
-//! This process: its identity, and what fork, exec and exit do to its streams.
+//! The process: its identity, and what fork, exec and exit do to its streams.
 
 use crate::relatives;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use sluice_sockets::{unread_copy, upgrade, wake};
 use sluice_stats::Reason;
 use sluice_transport::verbs::users::Users;
 
-/// This process was forked off another one that had the library.
+/// This process was forked from one that had the library.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Before `vfork` and its kin.
@@ -30,11 +30,11 @@ pub fn before_spawn() {
     }
 }
 
-/// Some socket was to be kept over `exec`, by the program's word.
+/// The program has cleared FD_CLOEXEC of some socket.
 static ANY_FOR_EXEC: AtomicBool = AtomicBool::new(false);
 
-/// The program has said whether a descriptor is to be there after `exec`. Most that could be there
-/// are never looked at; of one of which it is said the new image knows the number.
+/// The program has set or cleared FD_CLOEXEC. Most descriptors that survive `exec` are never used;
+/// one for which the flag was cleared will be, since the new image knows its number.
 pub fn kept_over_exec(entry: fd_table::Entry, kept: bool) {
     let Some(sock) = entry.get::<Socket>() else {
         return;
@@ -45,7 +45,7 @@ pub fn kept_over_exec(entry: fd_table::Entry, kept: bool) {
             ANY_FOR_EXEC.store(true, Ordering::Relaxed);
         }
     } else if kept {
-        // The table and the stream are the parent's.
+        // The table and the stream belong to the parent.
         give_up::finish(sock, Reason::Exec);
     }
 }
@@ -81,7 +81,7 @@ pub fn init() {
         bell_goes: sluice_readiness::bell_goes,
     });
     prefix::init();
-    // SAFETY: three functions that live as long as the library, which is never unloaded.
+    // SAFETY: the three functions live as long as the library, which is never unloaded.
     unsafe {
         pthread_atfork(
             Some(before_fork),
@@ -92,7 +92,7 @@ pub fn init() {
     meeting::loaded();
 }
 
-/// A thread ends that has slept, or has been given slots or bells.
+/// A thread ends that has slept, or has waiter slots or doorbells.
 fn thread_ends() {
     io_wait::thread_ends();
     sluice_readiness::bells::thread_ends();
@@ -119,19 +119,19 @@ extern "C" fn before_fork() {
             sock.pin(Reason::Shared);
             demote::demote(sock, Which::Both, Reason::Shared);
         }
-        // Relatives may change O_NONBLOCK: ask from now on.
+        // Relatives may change O_NONBLOCK, so the kernel is asked from now on.
         sock.forget_nonblocking();
     });
-    // In the order in which they nest, each after all that may be done under it.
+    // In lock order: each after everything that may be done while it is held.
     sluice_readiness::hold();
     sluice_rendezvous::hold_last();
     report::HELD.hold();
 }
 
-/// A stream within the host that no child could take back to TCP: one that is not in use yet, for
-/// which this process may get a ring that the child knows nothing of, and one to this process
-/// itself, which would have to send again what the child takes, and whose control thread no child
-/// can reach.
+/// Returns whether no child could take the stream back to TCP, within the host. One kind is not in
+/// use yet, so this process may get a ring that the child does not know. The other leads to this
+/// process itself, which would have to re-send what the child takes, and whose control thread no
+/// child can reach.
 fn no_child_can_use(sock: &Socket) -> bool {
     let to_itself = sock.link().is_some_and(|link| link.twin().is_some());
     (to_itself || sock.tx.state() == State::Proved) && !sock.carrier().ends_by_record
@@ -141,7 +141,7 @@ extern "C" fn after_fork_parent() {
     release();
 }
 
-/// On both sides: what was held over the fork is given back.
+/// In both processes: releases what was held over the fork.
 fn release() {
     report::HELD.release();
     sluice_rendezvous::release_last();
@@ -161,7 +161,7 @@ pub fn fork_failed() {
 extern "C" fn after_fork_child() {
     release();
     process::after_fork();
-    // Of what the parent has mapped, some need not be here (MADV_DONTFORK).
+    // Some of the parent's mappings may be missing here (MADV_DONTFORK).
     caller::mappings_changed();
     let me = process::pid();
     FORKED.store(true, Ordering::Relaxed);
@@ -192,7 +192,7 @@ extern "C" fn after_fork_child() {
         }
         sluice_stats::adopt_conn(sock.conn());
         sluice_sockets::unread_copy::after_fork(sock);
-        // The parent keeps it.
+        // The staged bytes belong to the parent.
         sock.staged.forget();
         linger::disown(sock);
     });
@@ -210,11 +210,11 @@ fn inherit(half: &Half) {
     half.state.forked();
 }
 
-/// Before `exec*`: the new image finds every stream on TCP that it could use.
+/// Before `exec*`: takes every stream that the new image could use back to TCP.
 pub fn before_exec() {
     if process::is_vfork_child() {
-        // Our parent's memory: it keeps its streams. What the child hands on at 0 to 2 goes back to
-        // TCP.
+        // A `vfork` child runs in its parent's memory: the parent keeps its streams, except those
+        // at 0 to 2, which the new image gets.
         for fd in 0..=2 {
             hand_over(fd);
         }
@@ -231,8 +231,8 @@ pub fn before_exec() {
         demote::demote(sock, Which::Both, Reason::Exec);
         finish::blocking(sock, Reason::Exec);
     });
-    // What lies unread makes the kernel reset a connection that the new image does not get, and is
-    // readable at once on one that it gets.
+    // Unread bytes must be on TCP: they make the kernel reset a connection that the new image does
+    // not get, and are readable at once on one that it gets.
     socket::for_all(|sock| {
         sluice_sockets::unread_copy::awaiting::await_all_owed(sock);
     });
@@ -248,7 +248,7 @@ pub fn before_exec() {
     report::process_ends();
 }
 
-/// Will the new image use it, as far as known?
+/// Returns whether the new image will probably use the socket.
 fn is_for_new_image(sock: &'static Socket) -> bool {
     sock.for_exec.load(Ordering::Relaxed) || stands_at_stdio(sock)
 }
@@ -276,21 +276,22 @@ pub fn exec_failed() {
             family.join(me);
         }
     });
-    // After that: a stream takes a family that this process is not in twice.
+    // Cleared last: a stream that is attached now enters the family, in which this process must be
+    // only once.
     process::set_executing(false);
 }
 
-/// A new image will find `fd`: its stream goes back to TCP for good.
+/// A new image will get `fd`: takes its stream back to TCP for good.
 pub fn hand_over(fd: i32) {
     if let Some(sock) = fd_table::lookup(fd).and_then(fd_table::Entry::get::<Socket>) {
         give_up::finish(sock, Reason::Exec);
     }
 }
 
-/// The end was prepared: `_exit` after `exit` finds nothing to do.
+/// `exiting` has run: `_exit` after `exit` has nothing left to do.
 static EXITED: AtomicBool = AtomicBool::new(false);
 
-/// The process ends: every stream of its own goes back to TCP, and the kernel delivers the rest.
+/// The process ends: takes every stream of its own back to TCP; the kernel delivers the rest.
 pub fn exiting() {
     if process::is_vfork_child() || EXITED.swap(true, Ordering::Relaxed) {
         return;
@@ -312,13 +313,13 @@ pub fn exiting() {
         }
     });
     report::process_ends();
-    // After all waits: other threads may go on until then.
+    // After all waits, since other threads may go on until then.
     for sock in ending {
         end_before_record(sock, sock.fd.load(Ordering::Relaxed));
     }
 }
 
-/// The program sandboxes itself: streams go back to TCP for good, and the control thread ends.
+/// The program sandboxes itself: takes streams back to TCP for good, and ends the control thread.
 pub fn sandboxed(reason: Reason) {
     if process::is_vfork_child() {
         return;
@@ -328,17 +329,16 @@ pub fn sandboxed(reason: Reason) {
     socket::for_all(|sock| {
         give_up::finish(sock, reason);
         sluice_sockets::unread_copy::awaiting::call_in(sock);
-        // The control thread, which would, is about to end.
+        // The control thread, which would do this, is about to end.
         linger::close_when_drained(sock, true);
     });
     control_thread::stop();
     sluice_rendezvous::expect_nothing();
 }
 
-/// Before `unshare`, `setns`, `capset`, `prctl` that gives rights up, and raw calls that change
-/// ids, which change the calling thread alone: another one, as the control thread, stays as it was.
-/// Where there never was another one, all that are made later are what this one becomes, and
-/// nothing stands in the way of links.
+/// Before `unshare`, `setns`, `capset`, a `prctl` that gives up rights, or a raw call that changes
+/// ids. These change the calling thread alone; the control thread stays as it was. If there is no
+/// other thread, every later thread inherits the change, and links remain possible.
 pub fn changes_itself(reason: Reason) {
     credentials::ids_change();
     relatives::part();
@@ -351,8 +351,8 @@ pub fn changes_itself(reason: Reason) {
     sluice_rendezvous::diag::forget();
 }
 
-/// Before `prctl(PR_SET_NO_NEW_PRIVS)`, which many servers call when they have their threads, for
-/// the calling one. The control thread, which executes nothing, does the same.
+/// Before `prctl(PR_SET_NO_NEW_PRIVS)`, which many servers call in a thread once they have others.
+/// The control thread, which never executes a program, does the same.
 pub fn forgoes_privileges() {
     relatives::part();
     if !process::is_vfork_child() && !control_thread::forgo_privileges() {
@@ -360,12 +360,12 @@ pub fn forgoes_privileges() {
     }
 }
 
-/// Before a fork that calls no handlers: `_Fork`, or a raw system call.
+/// Before a fork that runs no handlers: `_Fork`, or a raw system call.
 pub fn before_bare_fork() {
     before_fork();
 }
 
-/// After it, on both sides; a negative `pid`: it failed.
+/// After it, in both processes; a negative `pid`: it failed.
 pub fn after_bare_fork(pid: libc::pid_t) {
     if pid == 0 {
         after_fork_child();
@@ -377,8 +377,8 @@ pub fn after_bare_fork(pid: libc::pid_t) {
     }
 }
 
-/// Before `daemon()`: the process ends inside, its child goes on with the descriptors. The call may
-/// fail, so this is no end otherwise.
+/// Before `daemon()`: the process ends inside it, and its child goes on with the descriptors. The
+/// call may fail, so this is no end of the process.
 pub fn before_daemon() {
     socket::for_all(|sock| {
         if sock.is_accelerated() {

@@ -19,7 +19,7 @@ use sluice_sockets::emulated_reset::{self, Resetting};
 use sluice_sockets::events::kernel_ready;
 use sluice_sockets::socket::Socket;
 use sluice_sockets::{peer_end, remote, tcp};
-use sluice_transport::verbs;
+use sluice_transport::links;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 pub(super) const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -54,7 +54,7 @@ impl Moment {
 /// Can the kernel's events of a socket without a stream need a correction?
 #[inline]
 pub(super) fn is_any_other() -> bool {
-    verbs::is_used() || emulated_reset::is_any()
+    links::are_driven() || emulated_reset::is_any()
 }
 
 /// May these events come from a record or from a reset?

@@ -21,7 +21,7 @@ use sluice_sockets::unread_copy::{self, awaiting};
 use sluice_sockets::verdict::{Error, Pass, Verdict};
 use sluice_sockets::{events, jobs, meeting, upgrade};
 use sluice_stats::Reason;
-use sluice_transport::verbs;
+use sluice_transport::links;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -499,8 +499,8 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
 /// Moves links to other hosts on, if one of the streams goes to one.
 fn drive(streams: &Streams) {
     let far = |(_, sock): &(usize, &Socket)| sock.carrier().is_driven;
-    if verbs::is_used() && streams.iter().any(far) {
-        verbs::drive_all();
+    if links::are_driven() && streams.iter().any(far) {
+        links::drive_all();
     }
 }
 
@@ -515,7 +515,7 @@ fn spin(fds: &[pollfd], streams: &Streams) -> bool {
     let Some(link) = first.link() else {
         return false;
     };
-    if verbs::is_to_another_host(link) {
+    if first.carrier().is_driven {
         return spin::remote(&first.rx.spin_ns, &first.rx.spin_skip, || {
             drive(streams);
             has_news(fds, streams)

@@ -19,7 +19,7 @@ use sluice_runtime::spin;
 use sluice_sockets::events::{self, READABLE, WRITABLE};
 use sluice_sockets::socket::{Socket, State};
 use sluice_sockets::{demote, jobs};
-use sluice_transport::verbs;
+use sluice_transport::links;
 
 const OUT: u32 = libc::EPOLLOUT as u32;
 const ET: u32 = libc::EPOLLET as u32;
@@ -50,7 +50,7 @@ impl Set {
                 self.announce_to(slot);
             }
             if self.remote.load(Ordering::Relaxed) {
-                verbs::arm_all(state.links.iter().map(|on| on.link));
+                links::arm_all(state.links.iter().map(|on| on.link));
             }
             // Without streams nothing takes marks of ended ones: they would keep the set awake for
             // ever.

@@ -24,7 +24,8 @@ use sluice_runtime::own_fds;
 use sluice_sockets::events::{READABLE, WRITABLE};
 use sluice_sockets::socket::watcher::{self, Calls, Watcher};
 use sluice_sockets::socket::{SETS, Socket};
-use sluice_transport::verbs;
+use sluice_transport::Carrier;
+use sluice_transport::links;
 
 const IN: u32 = libc::EPOLLIN as u32;
 const ET: u32 = libc::EPOLLET as u32;
@@ -492,7 +493,7 @@ impl Set {
         // Also links of which this set has no stream any more: this thread may have been woken in
         // place of one that sleeps on them.
         if self.remote.load(Ordering::Relaxed) {
-            verbs::drive_all();
+            links::drive_all();
         }
     }
 
@@ -520,9 +521,9 @@ impl Set {
         if let Some(s) = link.my_slot(slot) {
             self.announce_to(s);
         }
-        let name = if verbs::is_to_another_host(link) {
+        let name = if Carrier::of(link).is_driven {
             self.remote.store(true, Ordering::Release);
-            verbs::bell(link, self.fd(), bell_data());
+            links::bell(link, self.fd(), bell_data());
             None
         } else {
             control::want_bell(link, slot)

@@ -16,7 +16,7 @@ use sluice_sockets::demote::{self, Which};
 use sluice_sockets::events::WRITABLE;
 use sluice_sockets::unread_copy::awaiting;
 use sluice_stats::Reason;
-use sluice_transport::verbs;
+use sluice_transport::links;
 use std::ffi::CString;
 
 /// The events that the kernel adds to every registration.
@@ -154,7 +154,7 @@ impl Set {
         });
         idle.into_iter().flatten().for_each(set::release);
         if self.remote.load(Ordering::Relaxed) {
-            verbs::unbell(self.fd());
+            links::unbell(self.fd());
         }
         self.wake.close(own_fds::forget);
     }
@@ -163,7 +163,7 @@ impl Set {
     #[cold]
     pub(super) fn back_to_tcp(&'static self, reason: Reason) {
         if reason == Reason::Shared && self.remote.load(Ordering::Relaxed) {
-            verbs::unbell(self.fd());
+            links::unbell(self.fd());
         }
         let mut socks = self.with(|state| state.socks()).unwrap_or_default();
         socks.retain(|sock| !process::is_vfork_child() && sock.is_accelerated());

@@ -184,7 +184,7 @@ fn is_arena(fd: i32) -> bool {
     sys::is_memory(fd) && sys::fstat(fd).is_ok_and(|st| st.st_size as u64 == ARENA_LEN)
 }
 
-/// Has a porter receive the record that is unread at `socket`. It arrives at the result.
+/// Has a porter receive the record unread at `socket`, and send it to the returned one.
 pub(super) fn receive(socket: i32, user: Option<u32>) -> Option<Fd> {
     send_out(Errand::Receive, socket, user)
 }

@@ -17,7 +17,6 @@ use sluice_runtime::{control_thread, own_fds};
 use sluice_sockets::socket::Socket;
 use sluice_sockets::{descriptors, remote, tell, trim, wake, work};
 use sluice_stats::Reason;
-use sluice_transport::verbs;
 
 pub(super) use links::READING;
 #[cfg(test)]
@@ -48,7 +47,7 @@ pub fn serve(set: i32) {
         }
         // Libraries of devices may open descriptors in any call, so the whole turn is declared.
         // Code for links within the host declares the short sections in which it does.
-        let _turn = verbs::is_used().then(own_fds::Turn::begin);
+        let _turn = sluice_transport::links::are_driven().then(own_fds::Turn::begin);
         for event in events.iter().take(got.unwrap_or(0)) {
             handle(event.events, event.u64);
         }

@@ -102,7 +102,7 @@ pub struct Claimant {
     pub pid: i32,
     /// The process's effective user when it called `connect` or `listen`.
     pub uid: u32,
-    /// /proc/PID, opened while the process lived, where this process may look into it.
+    /// /proc/PID, where this process may look into it. The descriptor stays bound to the process.
     pub dir: Option<Fd>,
     /// A link with that process, which has its directory open.
     pub link: Option<&'static Link>,

@@ -58,7 +58,6 @@ use sluice_sockets::meeting::{self, Effort, Finder};
 use sluice_sockets::socket::{Socket, TELLS_AT, role};
 use sluice_sockets::{inodes, jobs, tcp, tell, trigger, trim, upgrade};
 use sluice_stats::{Reason, Role};
-use sluice_transport::verbs;
 
 /// A meeting by name is given up after this time, with or without a visitor.
 pub(crate) const NAME_NS: u64 = 200_000_000;
@@ -657,7 +656,7 @@ pub fn release() {
 
 /// In the child of a fork: there is no control thread, no job and no meeting.
 pub fn after_fork() {
-    control_thread::after_fork(verbs::is_used());
+    control_thread::after_fork(sluice_transport::links::are_driven());
     jobs::after_fork();
     tell::after_fork();
     meetings::after_fork();

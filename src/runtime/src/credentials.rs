@@ -133,7 +133,7 @@ impl Rights {
         })
     }
 
-    /// True if both have one user and one group, the same ones, without another id to fall back to.
+    /// True if both have one user, one group and one user namespace, the same, and no other ids.
     fn has_ids_of(&self, other: &Self) -> bool {
         let is_one = |ids: &[u32; 3]| ids.iter().all(|id| Some(id) == ids.first());
         is_one(&self.users)

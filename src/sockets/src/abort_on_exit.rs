@@ -1,48 +1,49 @@
-//! What a program writes while its stream is on the way from TCP to a link, or back, waits in the
-//! ring of this process. On TCP it would be in the kernel by then, and outlive the process; here it
-//! dies with that, and all that the peer sees is an end of TCP before the link was used, or after
-//! it, which looks like a clean one. So for as long as such bytes wait, the kernel is told that a
-//! close of the socket resets the connection (SO_LINGER with no time, socket(7)): nobody but the
-//! end of the process closes it meanwhile.
+//! Resets the connection if the process dies with bytes that only its ring holds.
+//!
+//! What a program writes while its stream moves from TCP to a link, or back, is staged in this
+//! process's ring. On TCP the kernel would have it, and it would outlive the process. Here it dies
+//! with the process, and the FIN looks like a clean end to the peer. So while bytes are staged,
+//! SO_LINGER with time 0 makes a close reset the connection (socket(7)); only the end of the
+//! process closes it meanwhile.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use sluice_fabric::sys;
 
-/// Of one socket; changed under the tx lock.
+/// The staging of one socket; changed under the tx lock.
 #[derive(Debug, Default)]
 pub struct Staged {
     phase: AtomicU8,
-    /// The time of the program's own SO_LINGER, plus one; 0: it has none. In seconds.
+    /// The program's own SO_LINGER in seconds, plus one; 0: off.
     linger: AtomicU32,
 }
 
-/// What is written goes where it outlives the process, or the peer would know.
+/// What is written outlives the process, or the peer can tell that it was lost.
 const NOTHING: u8 = 0;
-/// What is written from now on waits.
+/// The next write is staged.
 const BEGUN: u8 = 1;
-/// Something waits.
+/// Staged bytes exist, and the kernel's SO_LINGER is ours.
 const WAITS: u8 = 2;
 
 impl Staged {
-    /// The structure has another connection; or this process is a child, and what waits is its
+    /// Resets the state for a new connection, or in a child, where the staged bytes are the
     /// parent's.
     pub fn forget(&self) {
         self.phase.store(NOTHING, Ordering::Relaxed);
     }
 
-    /// To another host: the switch begins, and nothing more is written on TCP.
+    /// Between hosts: the switch begins, and nothing more is written to TCP.
     pub fn begin(&self) {
         self.phase.store(BEGUN, Ordering::Relaxed);
     }
 
-    /// Is the next write the first one that waits?
+    /// Returns whether the next write is the first staged one.
     #[inline]
     pub fn has_begun(&self) -> bool {
         self.phase.load(Ordering::Relaxed) == BEGUN
     }
 
-    /// Under the tx lock, before the first write that waits, or when all does that the link was not
-    /// given.
+    /// Arms the reset before the first staged write, or when all bytes become staged because the
+    /// link did not take them. Call with the tx lock held.
     #[cold]
     pub fn stage(&self, fd: i32) {
         let own = self.linger(fd);
@@ -51,15 +52,15 @@ impl Staged {
         sys::set_linger(fd, Some(0));
     }
 
-    /// Under the tx lock: nothing waits any more, or the program is about to ask for the option, or
-    /// to set it.
+    /// Restores the program's SO_LINGER: nothing is staged any more, or the program is about to
+    /// read or set the option. Call with the tx lock held.
     pub(crate) fn unstage(&self, fd: i32) {
         if self.phase.swap(NOTHING, Ordering::Relaxed) == WAITS {
             sys::set_linger(fd, self.own_linger());
         }
     }
 
-    /// The program's own SO_LINGER, in seconds, if it has set it.
+    /// The program's own SO_LINGER in seconds, if on.
     pub fn linger(&self, fd: i32) -> Option<i32> {
         if self.phase.load(Ordering::Relaxed) == WAITS {
             return self.own_linger();

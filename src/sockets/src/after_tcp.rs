@@ -1,15 +1,15 @@
 //! Marks of link writes that follow a TCP write of the same process.
 //!
-//! A server hears of its streams from their links and of all other sockets from the kernel, and
-//! nothing tells which of the two came first. The process that wrote knows. So it notes that it did
-//! something by TCP that another process may hear of, and its next new mark for a waiter says so
-//! ([`Slot::wake_after`](sluice_fabric::doorbell::Slot::wake_after)): the waiter asks the kernel
-//! before it tells of that stream. An answer on the connection takes the note back, since the other
+//! A server hears of its streams from links and of all other sockets from the kernel, and nothing
+//! tells which news came first. The writing process knows. So it notes when it has done something
+//! by TCP that another process may hear of, and its next new mark for a waiter says so
+//! ([`Slot::wake_after`](sluice_fabric::doorbell::Slot::wake_after)): that waiter asks the kernel
+//! before it reports the stream. An answer on the connection cancels the note, since the other
 //! process has heard by then.
 //!
-//! The note is one word that grows: odd after something by TCP, even again after the next mark for
-//! anybody. Each waiter has a note of its own, the even number that its last mark found or made.
-//! All of it is a hint.
+//! The note is one word that grows: odd after a use of TCP, even again after the next mark for any
+//! waiter. Each waiter also has a word, the even number that its last mark found or made. All of it
+//! is a hint.
 
 use crate::meeting;
 use crate::socket::Socket;
@@ -18,22 +18,21 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 #[repr(align(64))]
 struct Turn {
     number: AtomicU32,
-    /// The connection on which something was done by TCP last; 0: none that is known.
+    /// The connection on which TCP was used last; 0: unknown.
     on: AtomicUsize,
 }
 
 static TURN: Turn = Turn::new();
 
-/// This process is about to do something by TCP, or just did, that another of this host may hear
-/// of. Without links it makes no marks that could come after that.
+/// Notes that this process is about to use TCP, or just did, in a way that another process of the
+/// host may hear of. Without links there are no marks that could follow.
 pub(crate) fn acts_by_tcp() {
     if meeting::has_links() {
         TURN.acts(0);
     }
 }
 
-/// As [`acts_by_tcp`], on this connection. One that will never come to a link has no reader that
-/// would heed it.
+/// [`acts_by_tcp`] on this connection. If it will never be on a link, no reader heeds the note.
 #[inline]
 pub(crate) fn acts_on(sock: &Socket) {
     if meeting::has_links()
@@ -44,14 +43,14 @@ pub(crate) fn acts_on(sock: &Socket) {
     }
 }
 
-/// Bytes of this connection have come by TCP: an answer.
+/// Cancels the note: bytes of this connection have come by TCP, an answer.
 #[inline]
 pub fn is_answered(sock: &Socket) {
     TURN.is_answered(address(sock));
 }
 
-/// Does a mark that is made now, for the waiter with this note, come after something by TCP that
-/// its last one did not?
+/// Returns whether a mark made now, for the waiter with this word, follows a use of TCP that its
+/// last mark did not follow.
 #[inline]
 pub fn is_after_tcp(note: &AtomicU32) -> bool {
     TURN.is_after(note)
@@ -71,7 +70,7 @@ impl Turn {
 
     #[inline]
     fn acts(&self, on: usize) {
-        // Only what changes is stored: others read the words all the time.
+        // Only changes are stored, since other threads read the words all the time.
         if self.on.load(Ordering::Relaxed) != on {
             self.on.store(on, Ordering::Relaxed);
         }
@@ -95,7 +94,7 @@ impl Turn {
         }
         if !number.is_multiple_of(2) {
             let next = number.wrapping_add(1);
-            // A thread that was faster has made it the same, or more.
+            // A faster thread has made it the same, or more.
             let _ =
                 self.number
                     .compare_exchange(number, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -109,7 +108,7 @@ impl Turn {
 mod tests {
     use super::*;
 
-    /// Two waiters that have heard of all so far.
+    /// Two waiters that have heard of everything so far.
     fn fresh() -> (Turn, AtomicU32, AtomicU32) {
         let turn = Turn::new();
         turn.number.store(u32::MAX - 7, Ordering::Relaxed);
@@ -128,7 +127,7 @@ mod tests {
             assert!(turn.is_after(&one) && !turn.is_after(&one));
             assert!(turn.is_after(&other) && !turn.is_after(&other));
         }
-        // What only one has heard of is news to the other still.
+        // What one waiter has heard of is still news to the other.
         for _ in 0..2 {
             turn.acts(7);
             assert!(turn.is_after(&one));
@@ -143,7 +142,7 @@ mod tests {
         turn.acts(8);
         turn.is_answered(7);
         assert!(turn.is_after(&one));
-        // Of one waiter's mark the other knows nothing, nor whether the answer was of all.
+        // The other waiter knows nothing of that mark, nor whether the answer was to everything.
         turn.is_answered(8);
         assert!(turn.is_after(&other));
         turn.acts(7);

@@ -1,84 +1,12 @@
-//! What carries a stream, and how the kinds differ.
-//!
-//! Within the host it is memory that both ends share: either end sees where the other one stands in
-//! two words, and takes the stream back by them alone. To another host it is a queue pair: each end
-//! has a ring of its own, and says on TCP, by a record, where the link ended
-//! ([`remote`](crate::remote)).
-//!
-//! Code above asks for the fact that it needs, never for the kind.
+//! What carries a socket's stream.
 
 use crate::socket::Socket;
-use crate::{PUBLISH, PUBLISH_REMOTE, stall_watch};
-use sluice_stats::Transport;
-use sluice_transport::verbs;
-
-/// The facts of one kind.
-#[derive(Debug)]
-pub struct Carrier {
-    /// By this name it is counted and shown.
-    pub transport: Transport,
-    /// Each end says by a record on TCP where the link ended: TCP may hold one, and brings nothing
-    /// of the program's before it. Else the words say so to both ends.
-    pub ends_by_record: bool,
-    /// Both directions leave TCP together, after steps of both ends, and go back together. Else
-    /// each does alone.
-    pub switches_together: bool,
-    /// What has come to the peer's end stays there when the stream goes back to TCP. Else all that
-    /// the peer has not read must fit into TCP.
-    pub keeps_arrived: bool,
-    /// The tail that a reader sees moves back, under its lock, when the stream is given up: what it
-    /// has not read by then comes again by TCP.
-    pub takes_back: bool,
-    /// Bytes move only while a thread of this process drives the link.
-    pub is_driven: bool,
-    /// A large send may be copied by the reader out of the writer's memory.
-    pub pulls: bool,
-    /// A waiting recv may lend its buffer, for the peer's device to write to.
-    pub lends: bool,
-    /// A long transfer is published in pieces of so many bytes,
-    pub portion: usize,
-    /// and a rest of so many goes with the last one: it is not worth a message.
-    pub rest: usize,
-    /// A reader that leaves a full ring unread for so long has the stream go back to TCP, in ns.
-    pub full_ns: u64,
-}
-
-static MEMORY: Carrier = Carrier {
-    transport: Transport::Shm,
-    ends_by_record: false,
-    switches_together: false,
-    keeps_arrived: false,
-    takes_back: false,
-    is_driven: false,
-    pulls: true,
-    lends: false,
-    portion: PUBLISH,
-    rest: 0,
-    full_ns: stall_watch::FULL_NS,
-};
-
-static QUEUE_PAIR: Carrier = Carrier {
-    transport: Transport::Verbs,
-    ends_by_record: true,
-    switches_together: true,
-    keeps_arrived: true,
-    takes_back: true,
-    is_driven: true,
-    pulls: false,
-    lends: true,
-    portion: PUBLISH_REMOTE,
-    rest: PUBLISH_REMOTE / 4,
-    full_ns: stall_watch::FULL_REMOTE_NS,
-};
+use sluice_transport::Carrier;
 
 impl Socket {
     /// What carries the stream in use, or would carry one within the host where there is none.
     #[inline]
     pub fn carrier(&self) -> &'static Carrier {
-        if self.link().is_some_and(verbs::is_to_another_host) {
-            &QUEUE_PAIR
-        } else {
-            &MEMORY
-        }
+        self.link().map_or(Carrier::here(), Carrier::of)
     }
 }

@@ -1,4 +1,4 @@
-//! How many bytes lie where: what FIONREAD, SIOCOUTQ and TCP_INQ tell.
+//! Counts of unread and unsent bytes for FIONREAD, SIOCOUTQ and TCP_INQ.
 
 use crate::socket::{Socket, State};
 use crate::unread_copy::{self, awaiting};
@@ -9,12 +9,12 @@ use libc::c_int;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::sys;
 use sluice_runtime::caller;
-use sluice_transport::verbs;
+use sluice_transport::links;
 
 /// `ioctl` on a tracked socket.
 ///
 /// # Safety
-/// The arguments are those of a C caller.
+/// `arg` is an argument of a C caller's `ioctl` with this `request`.
 pub unsafe fn ioctl(sock: &'static Socket, fd: c_int, request: u64, arg: usize) -> Verdict {
     let counts = request == libc::FIONREAD || request == libc::TIOCOUTQ;
     if counts && demote::takes_back_inherited(sock) && request == libc::FIONREAD {
@@ -29,7 +29,8 @@ pub unsafe fn ioctl(sock: &'static Socket, fd: c_int, request: u64, arg: usize) 
             if caller::cannot_write(arg, size_of::<c_int>()) {
                 return Verdict::Failed(Error::BadAddress);
             }
-            // SAFETY: the caller's pointer to an int, which can be written.
+            // SAFETY: `arg` is the caller's pointer to an int for these requests, and was found
+            // writable.
             unsafe { core::ptr::write_unaligned(arg as *mut c_int, total) };
             Verdict::Done(0)
         }
@@ -37,7 +38,7 @@ pub unsafe fn ioctl(sock: &'static Socket, fd: c_int, request: u64, arg: usize) 
     }
 }
 
-/// What FIONREAD or TIOCOUTQ counts; `None`: the kernel knows it.
+/// What FIONREAD or TIOCOUTQ counts; `None`: the kernel knows.
 fn count(sock: &'static Socket, fd: c_int, request: u64) -> Option<Result<c_int, sys::Errno>> {
     let (count, kernel) = loop {
         if request == libc::FIONREAD {
@@ -53,12 +54,13 @@ fn count(sock: &'static Socket, fd: c_int, request: u64) -> Option<Result<c_int,
             _ => return None,
         };
         let kernel = sys::ioctl_int(fd, request);
-        // What is in the ring no more may have been with TCP already, and count twice.
+        // Bytes that have left the ring may have been counted on TCP already, and would count
+        // twice.
         if !of_ring || count == 0 || unread(sock) != 0 {
             break (count, kernel);
         }
     };
-    // What TCP has beyond the peer's N is a record, and none of the program's bytes.
+    // What TCP holds after the peer's switch is a record, not bytes of the program.
     let of_link = request == libc::FIONREAD && remote::hides_tcp(sock);
     Some(kernel.map(|kernel| {
         let kernel = if of_link { 0 } else { kernel };
@@ -69,9 +71,9 @@ fn count(sock: &'static Socket, fd: c_int, request: u64) -> Option<Result<c_int,
     }))
 }
 
-/// What TCP_INQ tells after a read of a socket with a stream: the bytes that are left, and 1 for
-/// the end after them (tcp_inq_hint). A program that is told 0 waits for news (the edge of epoll),
-/// so 0 is said only where nothing is left for certain: of what may come to 0 TCP is asked.
+/// What TCP_INQ reports after a read from a socket with a stream: bytes left, or 1 for the EOF
+/// after them (`tcp_inq_hint`). A program that gets 0 waits for an edge of epoll, so 0 is returned
+/// only if nothing is left for certain; if the count is 0, TCP is asked.
 pub fn left_to_read(sock: &'static Socket, fd: c_int) -> c_int {
     if sock.has_shut_reading() {
         return 0;
@@ -94,12 +96,12 @@ pub fn left_to_read(sock: &'static Socket, fd: c_int) -> c_int {
     }
 }
 
-/// Does the peer offer what it has not written?
+/// Returns whether the peer has an offer up, of bytes that are not in the ring.
 fn is_offered(sock: &'static Socket) -> bool {
     let Ok(_section) = sock.rx.lock.enter() else {
         return true;
     };
-    // 0: one is in the making.
+    // 0: an offer is being written.
     let seen = [0, sock.direct.seen.load(Ordering::Relaxed)];
     let offers = |dir: &Direction| !seen.contains(&dir.offer.word.load(Ordering::Acquire));
     sock.rx.dir().is_none_or(offers)
@@ -111,7 +113,7 @@ pub fn unread(sock: &'static Socket) -> u64 {
         return 0;
     };
     if let Some(link) = sock.link() {
-        verbs::drive(link);
+        links::drive(link);
     }
     let count = sock.rx.dir().map_or(0, |d| {
         let tail = d.tx.tail.read();
@@ -126,15 +128,15 @@ pub fn unread(sock: &'static Socket) -> u64 {
     count.min(most)
 }
 
-/// Bytes that SIOCOUTQ adds to the kernel's. What lies in the ring has reached the peer: TCP would
-/// have had it acknowledged, until its window closes; so a full ring counts, and so do bytes that
-/// are being sent again.
+/// Bytes that SIOCOUTQ adds to the kernel's. What lies in the ring has reached the peer, so TCP
+/// would have it acknowledged unless its window is closed: only a full ring counts, and bytes being
+/// re-sent.
 pub(crate) fn unsent(sock: &'static Socket) -> u64 {
     let Ok(_section) = sock.tx.lock.enter() else {
         return 0;
     };
     if let Some(link) = sock.link() {
-        verbs::drive(link);
+        links::drive(link);
     }
     match sock.tx.state() {
         State::Link if !events::has_room(sock) => sock.tx.dir().map_or(0, |d| {

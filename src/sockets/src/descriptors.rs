@@ -1,4 +1,4 @@
-//! From socket() to the last close().
+//! The life of a descriptor, from socket() to the last close().
 
 use crate::demote::{self, Which};
 use crate::linger::{self, end_before_record, goes_on, linger, part, reset_if_unread, withdraw};
@@ -31,15 +31,15 @@ pub fn created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     }
 }
 
-/// Is anything tracked at all?
+/// Returns whether anything is tracked at all.
 #[inline]
 pub fn tracking() -> bool {
     sluice_runtime::copies::works()
         && sluice_runtime::config::config().upgrade != sluice_runtime::config::Upgrade::Off
 }
 
-/// A call that makes descriptors returned `fd`: whatever the table said of the number is stale (it
-/// was closed unseen).
+/// A system call returned `fd` as a new descriptor: any table entry of the number is stale, since
+/// it was closed without a hook.
 #[inline]
 pub fn renumbered(fd: c_int) {
     if fd >= 0
@@ -60,7 +60,7 @@ fn closed_behind(entry: Entry, fd: c_int) {
     }
 }
 
-/// A number was taken out of the table. `open`: it is still that of what it was.
+/// A number was taken out of the table. `open`: it still refers to the same file.
 fn number_gone(entry: Entry, fd: c_int, open: bool) {
     if let Some(sock) = entry.get::<Socket>() {
         drop_entry(sock, fd, open);
@@ -94,13 +94,13 @@ pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
     }
 }
 
-/// A socket is registered in an epoll set, copied, or otherwise used before it is connected:
-/// tracked from here on.
+/// Tracks a socket from here on that is registered in an epoll set, duplicated, or otherwise used
+/// before it is connected.
 pub fn registered_fresh(fd: c_int) {
     track(fd, role::UNKNOWN);
 }
 
-/// The socket of an entry. What is set on one before connect() counts from the start: it is tracked
+/// The socket of an entry. Options set before connect() must be noted, so a fresh socket is tracked
 /// from here on.
 pub fn sock_of(e: Entry, fd: c_int) -> Option<&'static Socket> {
     if e != Entry::FRESH {
@@ -110,7 +110,7 @@ pub fn sock_of(e: Entry, fd: c_int) -> Option<&'static Socket> {
     fd_table::lookup(fd).and_then(Entry::get::<Socket>)
 }
 
-/// Before a fork: what is connected later is a connection of both processes.
+/// Before a fork: tracks fresh sockets, since a later connection belongs to both processes.
 pub fn track_fresh() {
     fd_table::for_range(0, c_int::MAX, |fd, entry| {
         if entry == Entry::FRESH {
@@ -125,7 +125,7 @@ pub fn listening(fd: c_int) {
         Some(Entry::FRESH) => {
             fd_table::store(fd, Entry::LISTENER);
         }
-        // Registered in a set before listen(): nothing to accelerate.
+        // Registered in a set before listen(): there is nothing to upgrade.
         Some(entry) if entry.get::<Socket>().is_some() => {
             before_close(entry, fd);
             fd_table::store(fd, Entry::LISTENER);
@@ -144,7 +144,7 @@ pub fn accepted(listener: c_int, fd: c_int) {
         return;
     }
     if fd_table::lookup(listener) != Some(Entry::LISTENER) {
-        // An inherited listener: asked once, where asking cannot be fatal.
+        // An inherited listener: asked once, unless a seccomp filter may kill for the question.
         if seccomp::waits_by_itself() {
             return;
         }
@@ -177,7 +177,7 @@ fn track(fd: c_int, side: u8) {
     }
 }
 
-/// The socket is a connection from here on, if its role is known; until then it may become a
+/// The socket is a connection from here on. While its role is unknown, it may still become a
 /// listener.
 fn opened(sock: &'static Socket, side: u8) {
     let side = match side {
@@ -192,9 +192,9 @@ fn opened(sock: &'static Socket, side: u8) {
     }
 }
 
-/// `shutdown()`: what is written goes to TCP first, so that the kernel's FIN follows it. Where TCP
-/// has no room for all of it the program has its answer at once, and the control thread shuts TCP
-/// down after the last byte.
+/// `shutdown()`: sends what was written to TCP first, so that the kernel's FIN follows it. If TCP
+/// has no room for all of it, the call returns at once, and the control thread shuts TCP down after
+/// the last byte.
 pub fn shutdown(sock: &'static Socket, fd: c_int, how: c_int) -> Verdict {
     let halves = match how {
         libc::SHUT_RD => half::READING,
@@ -216,7 +216,7 @@ pub fn shutdown(sock: &'static Socket, fd: c_int, how: c_int) -> Verdict {
         if both || sock.is_accelerated() {
             sock.pin(Reason::Shutdown);
         } else {
-            // What the peer writes may still leave TCP.
+            // The peer's direction may still leave TCP.
             sock.conn().ends(Reason::Shutdown);
         }
         if both {
@@ -229,9 +229,8 @@ pub fn shutdown(sock: &'static Socket, fd: c_int, how: c_int) -> Verdict {
             return Verdict::Done(0);
         }
     } else if how == libc::SHUT_RD {
-        // From now on the kernel says that there is something to read, whatever comes: nothing is
-        // to be read elsewhere. After the peer's end nothing comes, and what this end writes may
-        // still leave TCP.
+        // From now on the kernel reports POLLIN whatever comes, so nothing may be read elsewhere.
+        // After the peer's FIN nothing comes, and this end's writes may still leave TCP.
         if both || sock.is_accelerated() || !tcp::has_ended(fd) {
             sock.pin(Reason::Shutdown);
         } else {
@@ -246,10 +245,10 @@ pub fn shutdown(sock: &'static Socket, fd: c_int, how: c_int) -> Verdict {
     Verdict::Pass(Pass::NOBODY)
 }
 
-/// Takes what is written off the link. Whether the control thread shuts the half down, when all of
-/// it is on TCP.
+/// Takes what is written off the link. Returns whether the control thread will shut the half down,
+/// once everything is on TCP.
 fn ends_later(sock: &'static Socket) -> bool {
-    /// For another host's word of what it has read, on which the rest waits.
+    /// Longest wait for another host to say how far it has read, which the re-send needs.
     const WORD_NS: u64 = 20_000_000;
     demote::demote(sock, Which::Tx, Reason::Shutdown);
     if !control_thread::is_running() {
@@ -275,7 +274,7 @@ fn ends_later(sock: &'static Socket) -> bool {
         && matches!(resend::now(sock), Resent::NoRoom | Resent::Held);
     if later {
         sock.shut.store(true, Ordering::SeqCst);
-        // A write that waits for room fails, and need not wait.
+        // A write that waits for room must fail now.
         if let Some((link, dir)) = sock.link().zip(sock.tx.dir()) {
             let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
             wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
@@ -285,16 +284,16 @@ fn ends_later(sock: &'static Socket) -> bool {
     later
 }
 
-/// Is this a handler that interrupted a write of this thread's? What that has put on the link comes
-/// before the end.
+/// Returns whether this is a signal handler that interrupted this thread's write. What that write
+/// has put on the link must precede the FIN.
 fn is_amid_write(sock: &Socket) -> bool {
     sock.tx.lock.enter().is_err() && matches!(sock.tx.state(), State::Link | State::Resending)
 }
 
-/// Some sockets' writing halves are for the control thread to shut down.
+/// Some writing halves are left to the control thread to shut down.
 static ENDS_LEFT: AtomicBool = AtomicBool::new(false);
 
-/// By the control thread: makes the ends that handlers amid a write have left to it.
+/// By the control thread: shuts down what handlers have left to it in the middle of a write.
 pub fn make_ends() {
     if !ENDS_LEFT.swap(false, Ordering::SeqCst) {
         return;
@@ -312,11 +311,11 @@ pub fn make_ends() {
     });
 }
 
-/// Both halves are about to be shut down: what the peer writes then must meet the kernel, which
-/// answers by a reset. What it wrote before is still to be read, also by a relative or by a program
-/// that is executed: TCP brings it first if it has room, else it stays on the link.
+/// Both halves are about to be shut down. What the peer writes later must meet the kernel, which
+/// answers by an RST. What it wrote before is still to be read, also by a relative or after exec:
+/// TCP brings it first if it has room, else it stays on the link.
 fn end_input(sock: &'static Socket) {
-    /// TCP's window is no smaller when nothing of it is used, in bytes.
+    /// An unused TCP window is at least this large, in bytes.
     const FITS: u64 = 1 << 15;
     let unread = counts::unread(sock);
     let fd = sock.fd.load(Ordering::Relaxed);
@@ -334,7 +333,7 @@ fn end_input(sock: &'static Socket) {
         && let Some(dir) = sock.rx.dir()
     {
         dir.rx_wishes.set_over();
-        // An end that seals after this has seen it.
+        // An end that seals from now on sees `is_over`.
         if !demote::is_sealed(&sock.rx) {
             sock.unread_copy.expect_whole();
         }
@@ -377,7 +376,7 @@ pub fn before_close(entry: Entry, fd: c_int) {
     number_gone(entry, fd, true);
 }
 
-/// One descriptor of `sock` is gone or about to go. `open`: the number is still the socket's.
+/// A descriptor of `sock` is closed or about to be. `open`: the number still refers to the socket.
 fn drop_entry(sock: &'static Socket, fd: c_int, open: bool) {
     if sock.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
         if open {
@@ -392,7 +391,7 @@ fn drop_entry(sock: &'static Socket, fd: c_int, open: bool) {
     meeting::forget(sock);
     sock.synchronize_locks();
     if !open {
-        // The number is another file's by now.
+        // The number belongs to another file by now.
         sock.fd.store(-1, Ordering::Relaxed);
     }
     if sock.is_accelerated() && open {
@@ -410,8 +409,8 @@ fn drop_entry(sock: &'static Socket, fd: c_int, open: bool) {
         reset_if_unread(sock, fd);
     }
     if open && sock.was_sought() && !sock.is_shared() {
-        // The control thread may be in a call about the file, which would outlive this close by
-        // that, and its registrations with it.
+        // The control thread may be in a system call on the file, which would keep it and its epoll
+        // registrations alive after this close.
         withdraw(sock, fd);
     }
     linger::leave_and_free(sock);
@@ -431,29 +430,29 @@ fn adopt_other_number(sock: &'static Socket, gone: c_int) {
         }
         sock.fd.store(other, Ordering::Relaxed);
         sock.conn().moved_to(other);
-        // Another thread may be about to use the number that goes, which is nobody's soon, or
-        // another file's.
+        // Another thread may be about to use the old number, which will soon be free or another
+        // file's.
         sock.synchronize_locks();
         if sock.is_accelerated() {
             jobs::watch(sock);
             if let Ok(_section) = sock.tx.lock.enter()
                 && sock.tx.state() == State::Resending
             {
-                // The control thread goes on with it.
+                // The control thread goes on with the re-send.
                 jobs::watch_room(sock);
             }
         }
     }
 }
 
-/// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
+/// `dup`, `dup2`, `dup3` or `F_DUPFD` returned `new` for `old`.
 pub fn duped(old: c_int, new: c_int) {
     if new < 0 || old == new {
         return;
     }
     if process::is_vfork_child() {
-        // The table is the parent's. But this is a child's way of handing a connection to the
-        // program that it executes next.
+        // The table is the parent's. The child is probably handing a connection to the program that
+        // it will execute.
         if let Some(sock) = fd_table::lookup(old).and_then(Entry::get::<Socket>) {
             give_up::finish(sock, Reason::Exec);
         }
@@ -461,13 +460,13 @@ pub fn duped(old: c_int, new: c_int) {
     }
     renumbered(new);
     if fd_table::lookup(old) == Some(Entry::FRESH) {
-        // Both will be the connection's.
+        // Both numbers will belong to the connection.
         registered_fresh(old);
     }
     let Some(entry) = fd_table::lookup(old) else {
         return;
     };
-    // A ring is looked into by one number only.
+    // A ring is read under one number only.
     if matches!(entry, Entry::INTERNAL | Entry::RING) {
         return;
     }
@@ -478,7 +477,7 @@ pub fn duped(old: c_int, new: c_int) {
         set.add_entry();
     }
     fd_table::store(new, entry);
-    // From now on printf and fgets are ways to this connection, which pass no hook.
+    // From now on printf and fgets reach this connection without a hook.
     if let Some(sock) = sock
         && new <= libc::STDERR_FILENO
     {
@@ -486,13 +485,13 @@ pub fn duped(old: c_int, new: c_int) {
     }
 }
 
-/// Before `dup2`/`dup3` closes `new`.
+/// Before `dup2` or `dup3` closes `new`.
 pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
     if process::is_vfork_child() || fails_to_replace(old, new, flags) {
         return;
     }
     if fd_table::is_internal(new) {
-        // Whatever used it falls back to TCP.
+        // The streams that used the descriptor fall back to TCP.
         rights::forbid(Reason::DescriptorLimit);
         rights::sandbox(Reason::DescriptorLimit);
         own_fds::yield_number(new);
@@ -502,16 +501,16 @@ pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
     }
 }
 
-/// Is the call bound to fail, so that `new` stays what it is (fs/file.c, ksys_dup3)? What only the
-/// kernel knows is asked where asking cannot be fatal.
+/// Returns whether the call will fail and leave `new` as it is (fs/file.c, ksys_dup3). The kernel
+/// is asked unless a seccomp filter may kill for the question.
 fn fails_to_replace(old: c_int, new: c_int, flags: c_int) -> bool {
     flags & !libc::O_CLOEXEC != 0
         || !seccomp::waits_by_itself()
             && (new as u64 >= sys::descriptor_limit() || sys::fcntl(old, libc::F_GETFD, 0).is_err())
 }
 
-/// `close_range` or `closefrom` (`last` = u32::MAX): tracked descriptors part, and `close` is
-/// called for each gap between our own, in order, until one fails.
+/// `close_range` or `closefrom` (`last` = u32::MAX): closes tracked descriptors one by one, and
+/// calls `close` for each gap between the library's own, in order, until one fails.
 pub fn close_range(
     first: u32,
     last: u32,
@@ -521,17 +520,17 @@ pub fn close_range(
     const CLOEXEC_ONLY: c_int = 4;
     const UNSHARE: c_int = 2;
     if first > last || flags & !(CLOEXEC_ONLY | UNSHARE) != 0 {
-        // The kernel refuses, and closes nothing.
+        // The kernel refuses the call, and closes nothing.
         return close(first, last);
     }
     if flags & UNSHARE != 0 {
-        // From here on this thread's descriptors are not those of the control thread.
+        // From here on this thread and the control thread have different descriptor tables.
         rights::sandbox(Reason::Sandboxed);
     }
     let end = last.min(c_int::MAX as u32) as c_int;
     let start = first.min(c_int::MAX as u32) as c_int;
     if flags & CLOEXEC_ONLY != 0 {
-        // Ours are close-on-exec anyway.
+        // The library's own are close-on-exec anyway.
         return close(first, last);
     }
     if !process::is_vfork_child() {
@@ -541,7 +540,8 @@ pub fn close_range(
             }
         });
     }
-    // What lingers has got a number of ours by now. No more come until all is closed.
+    // Lingering sockets have got numbers of the library's by now. No more are made until all is
+    // closed.
     let _apart = own_fds::Placing::begin();
     let mut internal: Vec<u32> = Vec::new();
     fd_table::for_range(start, end, |fd, entry| {
@@ -577,7 +577,7 @@ mod tests {
         fd_table::store(fd.raw(), entry);
         let inside = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // As `upgrade::attach` does, when it has found that the socket is open.
+            // As `upgrade::attach` does, once it has found the socket open.
             scope.spawn(|| {
                 let halves = [&sock.rx, &sock.tx];
                 let sections = halves.map(|half| half.lock.enter().unwrap());

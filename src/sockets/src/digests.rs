@@ -1,31 +1,31 @@
-//! Digests of the first bytes of a connection, and whether more of them are to be taken.
+//! Digests of the first bytes of a connection, and whether more are to be taken.
 //!
-//! What two ends on two hosts prove to each other by them, and how calls add to them:
-//! [`prefix`](super::prefix).
+//! [`prefix`](super::prefix) says what two ends on two hosts prove by them, and how calls add to
+//! them.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use sha2::{Digest, Sha256};
 use std::alloc::Layout;
 
-/// Bytes of each direction that are hashed.
+/// How many bytes of each direction are hashed.
 pub const LEN: usize = 32 << 10;
 /// Digests of each direction: at 1, 2, 4 ... [`LEN`] bytes.
 const MARKS: usize = LEN.trailing_zeros() as usize + 1;
 /// Bytes of a digest.
 pub(crate) const DIGEST: usize = 32;
 
-/// Does this process hash at all? Written by [`init`].
+/// True if this process hashes at all. Written by [`init`].
 pub(crate) static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Asks whether this host has an RDMA device. Called by the constructor.
+/// Looks whether this host has an RDMA device. Called by the constructor.
 pub fn init() {
-    // Builds for tests do so anywhere.
+    // Builds for tests hash anywhere.
     let wanted = cfg!(feature = "fault") || sluice_fabric::verbs::api::is_any_device();
     WANTED.store(wanted, Ordering::Relaxed);
 }
 
-/// May connections of this process have to be proved to another host?
+/// Returns whether connections of this process may have to be proved to another host.
 #[inline]
 pub fn wanted() -> bool {
     WANTED.load(Ordering::Relaxed)
@@ -40,19 +40,20 @@ pub enum Way {
     Out,
 }
 
-/// A socket's part in this. Zero is the state of a new one.
+/// A socket's digests; all zeroes when new.
 #[derive(Debug)]
 pub struct Slot {
-    /// By [`Way`]: bytes that pass are to be hashed. Set when the structure is taken into use;
-    /// cleared by the thread that ends the direction. SeqCst: see the module's text, and [`free`].
+    /// By [`Way`]: bytes that pass are to be hashed. Set for a new connection, cleared by the
+    /// thread that ends the direction. SeqCst: see [`prefix`](super::prefix) and
+    /// [`Slot::give_back`].
     goes_on: [AtomicBool; 2],
-    /// Null until the first byte. Set by compare-and-swap, given back by [`forget`] and [`free`]
-    /// under both locks.
+    /// Null until the first byte. Set by compare-and-swap; freed by [`Slot::give_back`] under both
+    /// locks.
     tracks: AtomicPtr<Tracks>,
 }
 
 impl Slot {
-    /// Are bytes that pass this way to be hashed?
+    /// Returns whether bytes that pass this way are to be hashed.
     #[inline]
     pub fn wants(&self, way: Way) -> bool {
         self.goes_on(way).load(Ordering::SeqCst)
@@ -67,26 +68,25 @@ impl Slot {
         }
     }
 
-    /// Bytes pass this way that are not seen: the direction ends.
+    /// Ends the direction: bytes pass unseen.
     #[inline]
     pub fn end(&self, way: Way) {
         self.goes_on(way).store(false, Ordering::SeqCst);
     }
 
-    /// Nothing is to be proved of this socket any more.
+    /// Ends both directions: nothing more is to be proved.
     pub(crate) fn end_both(&self) {
         self.end(Way::In);
         self.end(Way::Out);
     }
 
-    /// The structure becomes a new connection's. `in_use`: calls of an earlier one are counted on
-    /// it.
+    /// Begins a new connection. `in_use`: calls of an earlier connection are still counted.
     pub fn begin(&self, in_use: bool) {
         if !wanted() || in_use {
             return self.end_both();
         }
-        // SAFETY: null, or kept by `free`; no call is counted, so nobody uses it, and nobody begins
-        // to before the flags are set.
+        // SAFETY: null, or kept by `give_back`. No call is counted, so no thread uses the tracks,
+        // and none begins to before the flags are set.
         if let Some(tracks) = unsafe { self.tracks.load(Ordering::Acquire).as_ref() } {
             tracks.renew();
         }
@@ -95,26 +95,27 @@ impl Slot {
         }
     }
 
-    /// Both tracks, if there are any.
+    /// Both tracks, if any.
     ///
     /// # Safety
-    /// The caller holds one of the socket's locks, both of which are held when they are freed.
+    /// The caller holds one of the socket's locks; the tracks are freed under both.
     pub unsafe fn tracks(&self) -> Option<&Tracks> {
-        // SAFETY: null, or there (above).
+        // SAFETY: null, or not freed while the caller holds one of the locks.
         unsafe { self.tracks.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Nothing is to be proved any more, and the tracks are another's: not even freed.
+    /// Abandons the tracks to the parent process, without freeing them.
     pub fn leave(&self) {
         self.end_both();
         self.tracks.store(core::ptr::null_mut(), Ordering::Release);
     }
 
-    /// Under both locks, both directions ended: frees the tracks, unless one of the `calls` that
-    /// are counted may be using them. Then they stay with the structure, for its next connection.
+    /// Frees the tracks, unless one of the `calls` that are counted may be using them. Then they
+    /// stay with the structure, for its next connection. Call under both locks, with both
+    /// directions ended.
     ///
     /// A call is counted before it finds its flag set, and the flags are cleared before the counts
-    /// are read. So a call that is not counted here finds the flag cleared, and does not look for
+    /// are read. So a call that is not counted here finds the flag cleared, and does not touch the
     /// tracks.
     pub fn give_back(&self, calls: u64) {
         if calls != 0 {
@@ -122,13 +123,13 @@ impl Slot {
         }
         let old = self.tracks.swap(core::ptr::null_mut(), Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: made by `make`; calls do not use it (above), and a proof holds a lock.
+            // SAFETY: allocated by `make`. No call that may use them is counted, and a proof would
+            // hold a lock.
             unsafe { std::alloc::dealloc(old.cast(), LAYOUT) };
         }
     }
 
-    /// For tests of the hooks: what this end, of that role, has seen of each direction, to be
-    /// compared with the other's.
+    /// For tests of the hooks: logs the digests of this end, to be compared with the other end's.
     #[cfg(feature = "fault")]
     pub fn tell(&self, role: u8) {
         struct Shown<'a>(&'a Track);
@@ -143,7 +144,7 @@ impl Slot {
             }
         }
 
-        // SAFETY: null, or kept until `give_back`, after this.
+        // SAFETY: null, or kept until `give_back`, which the caller runs after this.
         let Some(tracks) = (unsafe { self.tracks.load(Ordering::Acquire).as_ref() }) else {
             return;
         };
@@ -153,31 +154,31 @@ impl Slot {
         }
     }
 
-    /// Both tracks, made if there are none yet; `None` where there is no memory.
+    /// Both tracks, made if there are none; `None` if there is no memory.
     pub(crate) fn tracks_or_make(&self) -> Option<&'static Tracks> {
         let mut at = self.tracks.load(Ordering::Acquire);
         if at.is_null() {
             at = self.make()?;
         }
-        // SAFETY: made, and kept while a call is counted that has found its flag set (`give_back`).
+        // SAFETY: not freed while a call is counted that has found its flag set (see `give_back`).
         Some(unsafe { &*at })
     }
 
     #[cold]
     fn make(&self) -> Option<*mut Tracks> {
-        // SAFETY: not of no length.
+        // SAFETY: the layout is not empty.
         let made = unsafe { std::alloc::alloc(LAYOUT) }.cast::<Tracks>();
         if made.is_null() {
             return None;
         }
-        // SAFETY: as long and as aligned as that.
+        // SAFETY: the allocation has the size and alignment of `Tracks`.
         unsafe { made.write(Tracks::new()) };
         let null = core::ptr::null_mut();
         let order = (Ordering::AcqRel, Ordering::Acquire);
         match self.tracks.compare_exchange(null, made, order.0, order.1) {
             Ok(_) => Some(made),
             Err(other) => {
-                // SAFETY: made above, and nobody else's.
+                // SAFETY: allocated above, and never published.
                 unsafe { std::alloc::dealloc(made.cast(), LAYOUT) };
                 Some(other)
             }
@@ -188,12 +189,12 @@ impl Slot {
 const LAYOUT: Layout = Layout::new::<Tracks>();
 const _: () = assert!(size_of::<Tracks>() <= 1536);
 
-/// What is kept of a connection: bytes of this process alone.
+/// What is kept of a connection; private to this process.
 pub struct Tracks {
     pub(crate) rx: Track,
     pub(crate) tx: Track,
-    /// What `tx` comes to when the call under way has moved all that it wants to. Of that call, see
-    /// [`look_ahead`].
+    /// The hash of `tx` as it will be once the call in progress has written everything. Belongs to
+    /// that call, see `prefix::look_ahead`.
     pub(crate) ahead: UnsafeCell<Hash>,
 }
 
@@ -216,13 +217,13 @@ impl Tracks {
     fn renew(&self) {
         for track in [&self.rx, &self.tx] {
             track.taken.store(0, Ordering::Release);
-            // SAFETY: the caller has seen that no call uses it.
+            // SAFETY: the caller has checked that no call is counted, so no thread uses the hash.
             unsafe { *track.hash.get() = Hash::default() };
         }
     }
 }
 
-/// The hash so far, of how many bytes it is, and how many digests they have reached.
+/// The hash so far, of how many bytes, and how many digests were taken.
 #[derive(Clone, Default)]
 pub struct Hash {
     pub(crate) state: Sha256,
@@ -232,12 +233,12 @@ pub struct Hash {
 
 /// One direction.
 pub struct Track {
-    /// Of the one call that may add to it: see the module's text.
+    /// Belongs to the one call that may add to it, see [`prefix`](super::prefix).
     pub(crate) hash: UnsafeCell<Hash>,
-    /// Digests that are there. Written by that call (release), read for proofs (acquire).
+    /// How many digests are valid. Written by that call (release), read for proofs (acquire).
     pub(crate) taken: AtomicU8,
-    /// Written before they count as taken, and never changed then. (Words, since a structure may be
-    /// renewed under a reader.)
+    /// A digest is written before `taken` counts it, and not changed then. (Atomic words, since a
+    /// new connection may reset the structure under a reader.)
     digests: [[AtomicU64; DIGEST / 8]; MARKS],
 }
 
@@ -275,7 +276,7 @@ impl Track {
         }
     }
 
-    /// The digest number `k`, counted from 1; zeroes for 0.
+    /// Digest number `k`, counted from 1; zeroes for 0.
     pub(crate) fn digest(&self, k: u8) -> Option<[u8; DIGEST]> {
         let mut digest = [0; DIGEST];
         if k > self.taken.load(Ordering::Acquire) {

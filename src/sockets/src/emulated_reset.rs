@@ -1,21 +1,20 @@
-//! The reset that a killed peer's kernel would have sent, made here: the peer's process died with
-//! bytes of ours unread in its ring, of which its kernel knew nothing.
+//! Emulates the RST of a killed peer's kernel: the process died with bytes unread in its ring, of
+//! which its kernel knew nothing.
 
 use crate::socket::Socket;
 use crate::tcp;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
 
-/// The peer's process died leaving bytes of ours unread in its ring: where they had gone by TCP,
-/// its kernel would have reset the connection, and ours would say so. Has our kernel do that, once:
-/// dissolving the association leaves ECONNRESET on the socket, and shutting it down the end that
-/// follows it. False: done before, TCP holds bytes for us, which would be lost, a thread is in the
-/// kernel's recv, or the peer's kernel has reset the connection after its FIN, of which TCP makes
-/// an end.
+/// Makes this end's kernel reset the connection, once. The peer's process died with bytes of ours
+/// unread in its ring; if they had gone by TCP, its kernel would have sent an RST. Dissolving the
+/// association leaves ECONNRESET on the socket, and shutting it down adds the EOF after it.
+///
+/// False: done before; TCP has unread bytes, which would be lost; a thread is in the kernel's recv;
+/// or an error, such as a real RST after the FIN, is already on the socket.
 pub fn make(sock: &Socket) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
-    // A thread that still wakes up in the kernel's recv, for the FIN, would get EPIPE from a socket
-    // dissolved under it.
+    // A thread that the FIN wakes in the kernel's recv would get EPIPE from a dissolved socket.
     if sock.rx.in_kernel() != 0
         || sys::ioctl_int(fd, libc::FIONREAD) != Ok(0)
         || sock.reset_seen.swap(true, Ordering::SeqCst)
@@ -23,12 +22,12 @@ pub fn make(sock: &Socket) -> bool {
         return false;
     }
     ANY.store(true, Ordering::Relaxed);
-    // A reset that comes while we are at it would leave EPIPE on the socket, which no recv shows on
-    // TCP: from here on none comes in.
+    // A real RST from now on would leave EPIPE on the socket, which no recv shows on TCP: keep it
+    // out.
     keep_out(fd);
     let stands = !sys::has_error(fd);
     if stands {
-        // SAFETY: zeroes are a valid address; its family is AF_UNSPEC.
+        // SAFETY: zeroes are a valid address of family AF_UNSPEC.
         let nobody: libc::sockaddr = unsafe { core::mem::zeroed() };
         let _ = sys::connect(fd, &nobody, size_of::<libc::sockaddr>());
         let _ = sys::shutdown(fd, libc::SHUT_RDWR);
@@ -38,7 +37,7 @@ pub fn make(sock: &Socket) -> bool {
     stands
 }
 
-/// From here on the kernel takes nothing more in for the socket.
+/// Makes the kernel drop every segment that arrives for the socket.
 fn keep_out(fd: i32) {
     let mut nothing = libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -53,12 +52,12 @@ fn keep_out(fd: i32) {
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter);
 }
 
-/// The end of [`keep_out`].
+/// Ends [`keep_out`].
 fn let_in(fd: i32) {
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0i32);
 }
 
-/// Was a connection of this process ever [reset](make)?
+/// True if this process has ever [reset](make) a connection.
 pub static ANY: AtomicBool = AtomicBool::new(false);
 
 /// See [`ANY`].
@@ -67,19 +66,19 @@ pub fn is_any() -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
-/// How far a [reset](make) has come. The kernel tells of its two steps as they are made, an end
-/// without an error in between: nothing of that is the program's to see.
+/// How far a [reset](make) has come. The kernel reports its two steps as they happen, with an EOF
+/// without an error in between, so nothing of a begun reset may be shown to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resetting {
-    /// There was none.
+    /// No reset.
     None,
-    /// It is being made.
+    /// A thread is making the reset.
     Begun,
-    /// The kernel tells all of it.
+    /// The reset is complete, and the kernel reports it.
     Made,
 }
 
-/// See [`Resetting`]. Asked after what the kernel has told.
+/// How far the reset is. Ask after the kernel was asked, so that its answer can be judged.
 pub fn resetting(sock: &Socket) -> Resetting {
     if !is_any() || !sock.reset_seen.load(Ordering::SeqCst) {
         Resetting::None
@@ -90,22 +89,22 @@ pub fn resetting(sock: &Socket) -> Resetting {
     }
 }
 
-/// Under no lock: a reset that another thread has begun is made after this. It holds one of the
-/// locks, or both.
+/// Waits for a reset that another thread has begun. That thread holds one or both locks. Call with
+/// neither held.
 pub fn let_end(sock: &Socket) {
     if resetting(sock) == Resetting::Begun {
         sock.synchronize_locks();
     }
 }
 
-/// As [`make`], whatever TCP still holds for us, which is worth nothing.
+/// Like [`make`], but drops what TCP holds unread.
 pub(crate) fn make_hard(sock: &Socket) {
-    // What it left on the socket is the program's to see.
+    // An earlier reset's error is the program's to see.
     if sock.reset_seen.load(Ordering::Relaxed) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
-    // What came in between would keep the reset from being made.
+    // Bytes that come in between would prevent the reset.
     keep_out(fd);
     drop_tcp(fd);
     if !make(sock) {
@@ -117,7 +116,7 @@ pub(crate) fn make_hard(sock: &Socket) {
 pub(crate) fn drop_tcp(fd: i32) {
     let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     let drop = || {
-        // SAFETY: with MSG_TRUNC nothing is written.
+        // SAFETY: with MSG_TRUNC nothing is written to the address.
         unsafe { sys::recv(fd, core::ptr::null_mut(), 1 << 20, flags) }
     };
     while tcp::has_bytes(fd) && drop().is_ok_and(|n| n > 0) {}

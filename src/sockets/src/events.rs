@@ -1,4 +1,4 @@
-//! What a socket's stream has to tell poll, select and epoll: readiness without sets.
+//! The readiness of a socket's stream, for poll, select and epoll.
 
 use crate::socket::{Socket, State};
 use crate::{remote, tcp, wake};
@@ -10,22 +10,22 @@ use sluice_fabric::sys;
 /// While there are any, no reader consents.
 static BIG_WAITS: AtomicU32 = AtomicU32::new(0);
 
-/// What says that there is something to read, and that there is space to write.
+/// The events for something to read.
 pub const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-/// See [`READABLE`].
+/// The events for space to write.
 pub const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
-/// Is any thread in a wait over so many sockets?
+/// Returns whether a thread is in such a wait.
 pub fn is_any_big_wait() -> bool {
     BIG_WAITS.load(Ordering::SeqCst) != 0
 }
 
-/// One begins.
+/// Such a wait begins.
 pub fn big_wait_begins() {
     BIG_WAITS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// One is over.
+/// Such a wait ends.
 pub fn big_wait_ends() {
     BIG_WAITS.fetch_sub(1, Ordering::SeqCst);
 }
@@ -35,14 +35,14 @@ pub fn after_fork() {
     BIG_WAITS.store(0, Ordering::Relaxed);
 }
 
-/// What the kernel says of one descriptor now.
+/// The kernel's readiness of one descriptor now.
 pub fn kernel_ready(fd: i32, events: i16) -> i16 {
     sys::poll_one(fd, events, Some(sys::timespec(0))).unwrap_or(0)
 }
 
-/// What the ring says of an accelerated socket, in poll's bits: IN and OUT, and HUP of one that the
-/// program has shut down, though the kernel's half ends only after what is to be sent. The kernel's
-/// socket says the rest (HUP else, RDHUP, ERR, and all of it off the link).
+/// The ring's readiness of a socket with a stream, in poll's bits: IN, OUT, and HUP if the program
+/// has shut it down while the kernel's half ends only after the re-send. The kernel's socket has
+/// the rest (other HUP, RDHUP, ERR, and everything off the link).
 ///
 /// Reads without a lock: the caller keeps the link's arena mapped (a set by its pin, others by the
 /// socket's locks).
@@ -55,7 +55,7 @@ pub fn of_stream(sock: &'static Socket) -> u32 {
     }
     let writable = match sock.tx.state() {
         State::Link => has_room(sock),
-        // A write fails at once.
+        // Writable after `shutdown`: a write fails at once.
         State::Resending => sock.shut.load(Ordering::Relaxed),
         _ => false,
     };
@@ -68,9 +68,9 @@ pub fn of_stream(sock: &'static Socket) -> u32 {
     ready
 }
 
-/// Can something be read from the ring?
+/// Returns whether the ring has enough to read.
 fn can_read(sock: &'static Socket, dir: &Direction) -> bool {
-    // Our place first: a tail read later is never less.
+    // This end's place first: a tail read later is never less.
     let at = sock.rx.at.load(Ordering::Acquire);
     let tail = dir.tx.tail.read();
     let low = u64::from(sock.rcvlowat.load(Ordering::Relaxed).max(1));
@@ -83,14 +83,14 @@ fn can_read(sock: &'static Socket, dir: &Direction) -> bool {
             }
             unread >= low
         }
-        // TCP's part goes first: while it is on its way nothing can be read, and its arrival is the
-        // kernel's to tell.
+        // TCP's part comes first: until it is here nothing can be read, and the kernel reports its
+        // arrival.
         State::Proved | State::Draining => {
             let is_switched = dir.tx_wishes.switched.load(Ordering::Acquire) == 1;
             let from = dir.tx_wishes.from.load(Ordering::Relaxed);
             let of_tcp = from.saturating_sub(sock.rx.kernel_bytes());
             let fd = sock.fd.load(Ordering::Relaxed);
-            // Less than the program wants to hear of may be on TCP, and the rest of it here.
+            // SO_RCVLOWAT may be above what TCP has, while TCP and the ring together have enough.
             let both_do = || {
                 let here = tcp::unread(fd);
                 here >= of_tcp && of_tcp + unread >= low
@@ -107,8 +107,8 @@ fn can_read(sock: &'static Socket, dir: &Direction) -> bool {
     news && !tail.flagged
 }
 
-/// SO_RCVLOWAT was set: what is there may be enough now, and waiters are told, as the kernel
-/// tells (`tcp_set_rcvlowat`).
+/// SO_RCVLOWAT was set: what is there may be enough now, so waiters are woken as the kernel does
+/// (`tcp_set_rcvlowat`).
 pub(crate) fn rcvlowat_set(sock: &'static Socket) {
     if !sock.is_accelerated() {
         return;
@@ -119,29 +119,29 @@ pub(crate) fn rcvlowat_set(sock: &'static Socket) {
     if let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link())
         && can_read(sock, dir)
     {
-        // A waiter that announces itself later finds the new number.
+        // A waiter that announces itself later sees the new value.
         fence(Ordering::SeqCst);
         let waiters = dir.rx_wishes.waiters.load(Ordering::SeqCst);
         wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
     }
 }
 
-/// Is the ring the only place where something to read can be? Once the program has shut its reading
-/// half, the kernel tells of an end.
+/// Returns whether only the ring can have something to read. After SHUT_RD the kernel reports EOF
+/// too.
 pub fn reads_ring(sock: &'static Socket) -> bool {
     sock.rx.state() == State::Link
         && !sock.has_shut_reading()
         && sock.rx.dir().is_some_and(|dir| !dir.tx.tail.read().flagged)
 }
 
-/// Would TCP call the socket writable: a third of the buffer is free?
+/// Returns whether TCP would report the socket as writable: a third of the buffer is free.
 pub fn has_room(sock: &'static Socket) -> bool {
     let Some(dir) = sock.tx.dir() else {
         return true;
     };
     let most = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
-    // The head first, and the tail's word instead of our note of it, which a writer that publishes
-    // now writes a moment later: what was unread at some moment, never less than nothing.
+    // The head first, then the tail's word, since a writer that is publishing updates `at` a moment
+    // later: the difference was true at some moment, and is never negative.
     let head = dir.rx.head.read();
     let unread = dir.tx.tail.read().offset.saturating_sub(head.offset);
     head.flagged || unread <= most - most / 3

@@ -1,4 +1,4 @@
-//! A connection goes back to TCP for good, for a reason of this end's.
+//! Takes a connection back to TCP for good, for a reason of this end.
 
 use crate::demote::{self, Which};
 use crate::resend::{self, Resent};
@@ -9,25 +9,26 @@ use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_stats::Reason;
 
-/// The socket goes back to TCP for good, with what it has written.
+/// Takes the socket back to TCP for good, and waits until TCP has what it has written.
 pub fn finish(sock: &'static Socket, reason: Reason) {
     if begin(sock, reason) {
         finish::blocking(sock, reason);
     }
 }
 
-/// The same for one that reads where nobody hides the peer's record, writes nothing, and does not
-/// wait until the peer has read.
+/// Like [`finish`], for a program that will read past the hooks and not write: waits until no
+/// record of the peer is to come, but not until the peer has read everything.
 pub fn to_read(sock: &'static Socket, reason: Reason) {
     if begin(sock, reason) {
         crate::remote::finish_reading(sock, reason);
     }
 }
 
-/// The same for one that writes, after what was written before.
+/// Like [`finish`], before a write past the hooks.
 ///
 /// # Errors
-/// [`Error::WouldBlock`]: no room now, and it may not wait. [`Error::BrokenPipe`] after `shutdown`.
+/// [`Error::WouldBlock`]: TCP has no room now, and the call may not wait. [`Error::BrokenPipe`]
+/// after `shutdown`.
 pub fn before_write(
     sock: &'static Socket,
     fd: c_int,
@@ -48,7 +49,7 @@ pub fn before_write(
         && sock.tx.state() == State::Resending
         && resend::now(sock) != Resent::All
     {
-        // Its sets hear of the end of that.
+        // The socket's epoll sets hear of the end of the re-send.
         wait::ask_for_tcp_room(sock);
     }
     if sock.tx.state() == State::Plain {
@@ -58,8 +59,8 @@ pub fn before_write(
     }
 }
 
-/// The same at once; what TCP has no room for is sent by the control thread. Whether it was
-/// accelerated.
+/// Like [`finish`], without a wait: the control thread re-sends what TCP has no room for. Returns
+/// whether a half was off plain TCP.
 pub fn begin(sock: &'static Socket, reason: Reason) -> bool {
     sock.pin(reason);
     meeting::forget(sock);

@@ -1,7 +1,7 @@
-//! The sockets of this process by the inode of each, which is how another process names one.
+//! Finds a socket of this process by its inode, by which other processes name it.
 //!
-//! A socket is noted without a system call when it is opened. Its inode is asked for when somebody
-//! looks for a socket that is not known by its inode yet, once for each socket that is still open.
+//! A new socket is noted without a system call. Inodes are looked up when one is searched that is
+//! not known, once for each socket that is still open.
 
 use crate::socket::{self, Socket};
 use core::sync::atomic::Ordering;
@@ -9,11 +9,11 @@ use sluice_fabric::lock::{self, Guarded, OverFork};
 use sluice_fabric::sys;
 use std::collections::BTreeMap;
 
-/// The sockets whose inodes were asked for.
+/// The sockets whose inodes are known.
 struct Known {
     /// Sockets by inode, each with its generation.
     socks: BTreeMap<u64, (&'static Socket, u32)>,
-    /// With more of them, those that are closed by now go.
+    /// With more entries than this, those of closed sockets are removed.
     most: usize,
 }
 static KNOWN: Guarded<Known> = Guarded::of_order(
@@ -25,7 +25,7 @@ static KNOWN: Guarded<Known> = Guarded::of_order(
 );
 const FEW: usize = 128;
 
-/// The inode of this socket; `None`: the kernel does not say.
+/// The socket's inode; `None`: the kernel does not say.
 pub fn of(sock: &Socket) -> Option<u64> {
     let noted = &sock.inode;
     match noted.load(Ordering::Relaxed) {
@@ -35,7 +35,7 @@ pub fn of(sock: &Socket) -> Option<u64> {
             let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
             let _ = noted.compare_exchange(0, inode, set, fetch);
             if sock.generation.load(Ordering::Acquire) != generation {
-                // It may be another connection's by now, and the inode the old one's.
+                // The structure may belong to another connection, while the inode is the old one's.
                 let _ = noted.compare_exchange(inode, 0, set, fetch);
                 return None;
             }
@@ -45,7 +45,7 @@ pub fn of(sock: &Socket) -> Option<u64> {
     }
 }
 
-/// The socket of this process that has the inode, with its generation.
+/// The socket of this process with this inode, and its generation.
 pub fn find(inode: u64) -> Option<(&'static Socket, u32)> {
     let mut known = KNOWN.lock()?;
     let is_open = |&(sock, generation): &(&'static Socket, u32)| {
@@ -63,9 +63,9 @@ pub fn find(inode: u64) -> Option<(&'static Socket, u32)> {
     known.socks.get(&inode).copied().filter(is_open)
 }
 
-/// Asks for the inodes of the sockets that were opened since the last search.
+/// Looks up the inodes of the sockets opened since the last search.
 fn take_in(known: &mut Known) {
-    // Each is out of the list before it is looked at: one that is opened after this is there again.
+    // Taken out of the stack first: a socket opened from now on is in it again.
     for sock in socket::OPENED.take() {
         let generation = sock.generation.load(Ordering::Acquire);
         if sock.fds.load(Ordering::Acquire) != 0

@@ -1,5 +1,5 @@
-//! Waits of calls that move bytes, and what any wait has announced, so that it is taken back where
-//! a cancellation or a jump ends it.
+//! The sleeps of blocking calls that move bytes, and a note of what any sleep has announced, so
+//! that it is taken back even if a cancellation or a `longjmp` ends the sleep.
 
 use crate::socket::{Known, Socket};
 use core::cell::Cell;
@@ -10,20 +10,21 @@ use sluice_runtime::thread::{self, ends, gone_on, let_cancel, stop_cancel};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 thread_local! {
-    // Constant and without destructors: reading them needs no registration and no allocation.
+    // Constant and without destructors, so that reading them neither registers nor allocates
+    // anything.
     static ASLEEP: [Cell<Asleep>; DEEP] = const { [const { Cell::new(AWAKE) }; DEEP] };
-    /// This thread's end is watched for the sake of `ASLEEP`.
+    /// The end of this thread is watched, so that `ASLEEP` is taken back then.
     static WATCHED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sleeps that one thread can be in at once: its own, and those of signal handlers on top of it.
 const DEEP: usize = 4;
 
-/// What a sleep has announced, for the thread that must take it back: the sleeper itself, or, where
-/// a cancellation or a jump out of a handler ended it, this thread's next sleep or its end.
+/// What a sleep has announced. The sleeper takes it back; if a cancellation or a jump out of a
+/// handler ended the sleep, the thread's next sleep or its end does.
 #[derive(Clone, Copy)]
 struct Asleep {
-    /// Address in the sleeper's frame; 0: none.
+    /// An address in the sleeper's frame; 0: no sleep.
     frame: usize,
     what: Announced,
 }
@@ -33,29 +34,30 @@ struct Asleep {
 enum Announced {
     Nothing,
     Stream {
-        /// Link (address, generation), which is pinned, and slot on it.
+        /// Address and generation of the link, which is pinned.
         link: (usize, u32),
         slot: u32,
-        /// The stream's mask of waiters, in the arena.
+        /// The stream's mask of waiters, in the link's arena.
         waiters: *const AtomicU64,
     },
-    /// One of the sleepers of an epoll set.
+    /// The thread is counted among the sleepers of an epoll set.
     Set(&'static dyn Sleepers),
-    /// A wait of poll or select; made by a `Box`, and freed by the thread that takes the note out.
+    /// A wait of poll or select. The list comes from a `Box`; the thread that removes the note
+    /// frees it.
     List(*mut dyn Announcement),
 }
 
 /// A structure on which several threads sleep: an epoll set.
 pub trait Sleepers {
-    /// One of them is awake.
+    /// One sleeper less.
     fn leave(&self);
-    /// What woke one that nobody comes back to may have been meant for all.
+    /// A sleeper was woken but never returns: wakes another one, since the news may concern all.
     fn pass_on(&'static self);
 }
 
-/// What a wait has announced at many streams.
+/// What a wait has announced on many streams.
 pub trait Announcement {
-    /// The wait is over.
+    /// Takes the announcements back: the wait is over.
     fn take_back(&mut self);
 }
 
@@ -64,8 +66,8 @@ const AWAKE: Asleep = Asleep {
     what: Announced::Nothing,
 };
 
-/// This thread, in the frame of `frame`, is about to sleep on `slot` of `link` and has entered
-/// itself in `waiters`; the link is pinned. False: more sleeps on top of each other than are kept.
+/// Notes that this thread is about to sleep on `slot` of `link`, and is entered in `waiters`. The
+/// link is pinned; `frame` is an address in the sleeper's frame. False: too many nested sleeps.
 pub(crate) fn falls_asleep(
     frame: usize,
     link: &'static Link,
@@ -82,22 +84,22 @@ pub(crate) fn falls_asleep(
     )
 }
 
-/// The same for a thread that is one of the sleepers of `set`.
+/// Notes that this thread is about to sleep in `set`; see `falls_asleep`.
 pub fn falls_asleep_in(frame: usize, set: &'static dyn Sleepers) -> bool {
     watch_exit_once();
     note(frame, Announced::Set(set))
 }
 
-/// The same for a wait of poll or select. `list` was made by a `Box`. While the note stands it is
-/// the note's; after [`wakes_up`] its maker's again.
+/// Notes a sleep of poll or select; see `falls_asleep`. `list` comes from a `Box`. The note owns
+/// it until [`wakes_up`] gives it back.
 pub fn falls_asleep_over(frame: usize, list: *mut dyn Announcement) -> bool {
     watch_exit_once();
     note(frame, Announced::List(list))
 }
 
-/// This thread ends: nobody comes back to its sleeps.
+/// The thread ends: takes back what its sleeps have announced.
 pub fn thread_ends() {
-    // Destructors of other keys that run later may sleep once more.
+    // Destructors of other keys may run later and sleep once more.
     WATCHED.set(false);
     ASLEEP.with(|all| {
         all.iter().for_each(|cell| {
@@ -109,7 +111,7 @@ pub fn thread_ends() {
     });
 }
 
-/// In the child of a fork: what was announced is announced by the parent.
+/// In the child of a fork: the parent's thread takes back what it has announced.
 pub fn after_fork() {
     ASLEEP.with(|all| all.iter().for_each(|cell| cell.set(AWAKE)));
 }
@@ -131,8 +133,8 @@ fn note(frame: usize, what: Announced) -> bool {
     })
 }
 
-/// Takes back what sleeps in deeper frames than that of `frame` have announced: somebody jumped out
-/// of them. Call before announcing anew.
+/// Takes back what sleeps in deeper frames than `frame` have announced: the thread has jumped out
+/// of them. Call before announcing a new sleep.
 pub fn left_sleeps(frame: usize) {
     ASLEEP.with(|all| {
         for cell in all {
@@ -145,7 +147,7 @@ pub fn left_sleeps(frame: usize) {
     });
 }
 
-/// The sleep of the frame of `frame` is over: its announcement is taken back.
+/// The sleep of `frame` is over: takes back what it has announced.
 pub fn wakes_up(frame: usize) {
     ASLEEP.with(|all| {
         for cell in all {
@@ -158,13 +160,14 @@ pub fn wakes_up(frame: usize) {
     });
 }
 
-/// Nobody comes back to this sleep.
+/// The sleeper will not return to this sleep.
 fn abandoned(old: Asleep) {
     take_back(old);
     match old.what {
-        // What woke it may have been meant for all that sleep there.
+        // What woke this thread may concern all that sleep in the set.
         Announced::Set(set) => set.pass_on(),
-        // SAFETY: made by a `Box`, and the note that owned it is taken out.
+        // SAFETY: `falls_asleep_over` got the list from a `Box`, and the note that owned it is
+        // removed.
         Announced::List(list) => drop(unsafe { Box::from_raw(list) }),
         Announced::Nothing | Announced::Stream { .. } => {}
     }
@@ -178,12 +181,12 @@ fn take_back(old: Asleep) {
             waiters,
         } => (link, slot, waiters),
         Announced::Set(set) => return set.leave(),
-        // SAFETY: the note owns it.
+        // SAFETY: the note, removed by the caller, owned the list; no other reference exists.
         Announced::List(list) => return unsafe { &mut *list }.take_back(),
         Announced::Nothing => return,
     };
     let (at, generation) = link;
-    // SAFETY: the memory of links is type-stable (link.rs).
+    // SAFETY: the memory of links is type-stable (`link.rs`).
     let link = unsafe { &*(at as *const Link) };
     if link.generation() != generation {
         return;
@@ -199,71 +202,69 @@ fn take_back(old: Asleep) {
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// Something may have changed: look.
+    /// Something may have changed: look again.
     News,
-    /// A signal handler that does not restart calls.
+    /// A signal handler without SA_RESTART ran.
     Interrupted,
-    /// The socket's timeout.
+    /// The socket's timeout ran out.
     TimedOut,
-    /// The edge sleeps: leave the engine with [`crate::verdict::Verdict::Block`].
+    /// The hook must sleep: return [`crate::verdict::Verdict::Block`] from the engine.
     Parked,
 }
 
-/// A blocking call that waits: what it has done so far, and the sleep that the edge makes for it.
+/// A blocking call: what it has done so far, and the sleep that the hook makes for it.
 ///
-/// A thread may be cancelled while it sleeps, and then its stack is unwound. So the sleep is made
-/// by the hook, where nothing is held and nothing has a destructor; the engine is left and entered
+/// A thread may be cancelled while it sleeps, and then its stack is unwound. So the engine returns,
+/// the hook sleeps where no lock is held and nothing has a destructor, and the engine is called
 /// again.
 #[derive(Debug)]
 pub struct IoWait {
-    /// Handlers that had run when the call began.
+    /// Count of handlers that had run when the call began.
     pub ran: Ran,
     /// Bytes moved so far.
     pub done: usize,
-    /// When the socket's timeout runs out; 0: no wait so far, or no timeout.
+    /// When the socket's timeout runs out; 0: no timeout, or no wait yet.
     pub deadline: u64,
-    /// Sleep while this is 1; null: wait until TCP has `events` for `fd`.
+    /// Sleep while this futex word is 1; null: poll `fd` for `events`.
     pub word: *const u32,
-    /// The socket, for a wait of TCP's.
+    /// The socket's descriptor, for a wait for TCP.
     pub fd: i32,
-    /// Of `poll`.
+    /// The events of that poll.
     pub events: i16,
-    /// The sleep stands for one in a call of the kernel's, and is counted as such on the half that
-    /// waits.
+    /// The sleep stands for one inside a call of the kernel, and is counted as such on its half.
     pub announced: bool,
     /// When the sleep ends at the latest; 0: never.
     pub until: u64,
-    /// The sleep is to end for less than the socket's SO_RCVLOWAT, which the kernel does not have
-    /// meanwhile.
+    /// Less than the socket's SO_RCVLOWAT ends the sleep, so the kernel's is 1 meanwhile.
     pub low: bool,
-    /// The socket of a call that has waited, noted before its first wait.
+    /// The socket, noted before the call's first wait.
     pub known: Option<Known>,
-    /// Takes back what it has lent, where nobody returns to it.
+    /// Withdraws a lent buffer if the call never returns from its sleep.
     pub abandoned: Option<fn(Known, &mut IoWait)>,
-    /// It is the writing half that waits.
+    /// The writing half waits.
     pub writer: bool,
-    /// What its peer's word was.
+    /// The peer's cursor when the wait began.
     pub seen: u64,
-    /// A recv that has made an ADVERT, which ends with it.
+    /// A `recv` has advertised its buffer; the ADVERT ends with the call.
     pub lent: bool,
-    /// A recv that asks for no byte: the kernel waits once and does not look what came of it.
+    /// A `recv` of zero bytes: the kernel waits once, and does not look again.
     pub empty: bool,
-    /// A recv that has lent its buffer to another host: signals wait, and what the program's mask
-    /// is.
+    /// The program's signal mask, while a `recv` has lent its buffer to another host with signals
+    /// blocked.
     pub mask: Option<u64>,
-    /// `errno` of the sleep.
+    /// The sleep's `errno`.
     pub errno: i32,
 }
 
 impl IoWait {
-    /// A call that begins.
+    /// A call that begins now.
     #[inline(always)]
     #[must_use]
     pub fn new() -> Self {
         Self::since(Ran::now())
     }
 
-    /// A call that has not waited yet, and began when so many handlers had run.
+    /// A call that began when `ran` handlers had run, and has not waited yet.
     #[inline(always)]
     #[must_use]
     pub const fn since(ran: Ran) -> Self {
@@ -288,27 +289,27 @@ impl IoWait {
         }
     }
 
-    /// Has the call not waited yet?
+    /// Returns whether the call has not waited yet.
     #[inline(always)]
     pub fn is_fresh(&self) -> bool {
         self.known.is_none()
     }
 
-    /// Under a lock of `sock`, or after no wait: the call is about to wait.
+    /// Notes the socket before a wait. Call with one of its locks held, or before the first wait.
     pub fn note(&mut self, sock: &'static Socket) {
         if self.known.is_none() {
             self.known = Some(Known::of(sock));
         }
     }
 
-    /// Was the socket closed while the call waited? Under one of its locks a no holds until that is
-    /// given back.
+    /// Returns whether the socket was closed while the call waited. With one of its locks held, a
+    /// false stays true until the lock is released.
     #[inline(always)]
     pub fn is_lost(&self) -> bool {
         self.known.is_some_and(|known| !known.is_open())
     }
 
-    /// Which handlers end the call where it would wait.
+    /// The handlers that end the call where it would wait.
     pub fn ends(&self) -> Ends {
         ends(self.ran, self.done, self.deadline != 0)
     }
@@ -318,7 +319,7 @@ impl IoWait {
         self.ran = gone_on(self.ran, self.done, self.deadline != 0);
     }
 
-    /// What stands for this call among this thread's sleeps.
+    /// The address by which this thread's sleeps know the call.
     pub fn frame(&self) -> usize {
         core::ptr::from_ref(self) as usize
     }
@@ -353,11 +354,11 @@ impl IoWait {
     }
 }
 
-/// Nobody comes back to a sleep whose buffer is lent.
+/// Called when the thread leaves a sleep with a lent buffer for good.
 extern "C" fn left(io_wait: *mut libc::c_void) {
-    // SAFETY: pushed by the frame that holds it, which is still there.
+    // SAFETY: `sleep_lent` registered its own `IoWait`, and its frame still exists.
     let io_wait = unsafe { &mut *io_wait.cast::<IoWait>() };
-    // The mask is the handler's, or nobody's any more.
+    // The mask is the handler's now, or of no use to an ending thread.
     io_wait.mask = None;
     if let (Some(known), Some(abandoned)) = (io_wait.known, io_wait.abandoned) {
         abandoned(known, io_wait);
@@ -365,18 +366,18 @@ extern "C" fn left(io_wait: *mut libc::c_void) {
 }
 
 impl IoWait {
-    /// As [`sleep`](Self::sleep), of a recv whose buffer is lent: it takes signals here alone, and
-    /// is told when it is left.
+    /// Like [`sleep`](Self::sleep), for a `recv` whose buffer is lent: signals are unblocked only
+    /// here, and `left` runs if the thread leaves the sleep for good.
     #[inline(never)]
     #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
     extern "C" fn sleep_lent(&mut self) {
         let Some(mask) = self.mask.take() else { return };
         let io_wait = core::ptr::from_mut(self);
-        // SAFETY: else nothing is lent; the frame outlives its sleep, which is not lent a second
-        // time, since the mask was taken.
+        // SAFETY: `io_wait` is this frame's argument and outlives the sleep. The inner `sleep` does
+        // not come here again, since the mask was taken.
         unsafe {
             thread::unless_left(left, io_wait.cast(), || {
-                // Handlers that this lets run end the sleep.
+                // A handler that this lets run ends the sleep.
                 sys::set_signal_mask(mask);
                 (*io_wait).sleep();
                 (*io_wait).mask = thread::block_signals();

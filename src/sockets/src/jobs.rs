@@ -1,77 +1,77 @@
-//! What the control thread is to do with sockets: now, later, or when TCP has news.
+//! The control thread's work on sockets: now, later, or when TCP has news.
 
 use crate::socket::Socket;
-use crate::stall_watch::{Epoch, FULL_REMOTE_NS};
+use crate::stall_watch::Epoch;
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::{Guarded, OverFork};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_runtime::control_thread;
+use sluice_transport::FULL_REMOTE_NS;
 
 const WATCHED: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 
-/// Watches the silent TCP of an accelerated socket: FIN, RST, and bytes after a demotion.
+/// Watches the TCP of a socket on a link for FIN, RST, and bytes after a demotion.
 pub fn watch(sock: &'static Socket) {
     let fd = sock.fd.load(Ordering::Relaxed);
     let data = control_thread::SOCK | core::ptr::from_ref(sock) as u64;
     control_thread::watch(fd, WATCHED, data);
 }
 
-/// The stream is over.
+/// Stops watching: the stream has ended.
 pub fn unwatch(sock: &'static Socket) {
     let fd = sock.fd.load(Ordering::Relaxed);
     control_thread::unwatch(fd);
 }
 
-/// A re-send waits for room in TCP: this thread goes on with it.
+/// A re-send waits for room in TCP: the control thread goes on with it.
 pub(crate) fn watch_room(sock: &'static Socket) {
     let fd = sock.fd.load(Ordering::Relaxed);
     let data = control_thread::SOCK | core::ptr::from_ref(sock) as u64;
     control_thread::watch_again(fd, WATCHED | libc::EPOLLOUT as u32, data);
 }
 
-/// Something to do later, or by the control thread only.
+/// Work for later, or for the control thread only.
 pub(crate) enum Job {
-    /// Look at stream `index` of a link with oneself.
+    /// Look at stream `index` of a link whose two ends are in this process.
     Look(&'static Link, u32),
-    /// A non-blocking writer found the ring full.
+    /// A non-blocking writer found the ring full: watch its reader.
     Full(Watch),
-    /// The peer of a stream to another host waits for the program to read TCP up to the switch.
+    /// Between hosts: the peer of a stream waits for the program to read TCP up to the switch.
     Far(Far),
-    /// Ask over a new link for all that look for a peer.
+    /// Ask over a new link for all sockets that look for a peer.
     Ask(&'static Link),
     /// Close the link if nothing uses it any more.
     Reap(&'static Link),
-    /// Look for the other end of a connection on another host: its socket and generation.
+    /// Look for the other end of a connection on another host. Socket and generation.
     Seek(&'static Socket, u32),
-    /// Go on with the switch, or the way back, of a stream to another host: its socket and
-    /// generation.
+    /// Between hosts: go on with the switch or the demotion of a stream. Socket and generation.
     Advance(&'static Socket, u32),
-    /// The same, not before then.
+    /// The same, not before this time.
     AdvanceLater(&'static Socket, u32, u64),
-    /// Stream of a lost link, its socket and generation, and until when TCP may tell what became of
-    /// the peer.
+    /// A stream of a lost link, its socket and generation, and until when TCP may tell what became
+    /// of the peer.
     Lost(&'static Link, u32, &'static Socket, u32, u64),
-    /// A connection that lingers, with its generation, has nothing left to send. Then, or when so
-    /// much time is over, it is closed.
+    /// Close a lingering connection that has nothing left to send: socket, generation, and when,
+    /// even if the peer's record has not come by then; 0: now, unless a record is to come.
     CloseWhenDrained(&'static Socket, u32, u64),
 }
 
 pub(crate) struct Far {
     pub(crate) sock: &'static Socket,
     pub(crate) generation: u32,
-    /// What had been read from TCP, and when that is looked at again.
+    /// Bytes that had been read from TCP, and when to compare again.
     pub(crate) read: u64,
     pub(crate) look: u64,
-    /// The end of all patience.
+    /// When the patience ends in any case.
     pub(crate) until: u64,
 }
 
-/// The watch over the reader of a ring that was full.
+/// A watch over the reader of a ring that was full.
 pub(crate) struct Watch {
     pub(crate) sock: &'static Socket,
     pub(crate) ring: Epoch,
-    /// What it had read at the last look, and when to look again; 0: at once, for the first time.
+    /// The reader's count at the last look, and when to look again; 0: at once, for the first time.
     pub(crate) seen: u64,
     pub(crate) due: u64,
 }
@@ -85,7 +85,7 @@ pub(crate) fn add(job: Job) {
     control_thread::poke();
 }
 
-/// A new link stands: asks over it for all that look for a peer.
+/// A new link is up: asks over it for all sockets that look for a peer.
 pub fn ask(link: &'static Link) {
     add(Job::Ask(link));
 }
@@ -98,25 +98,25 @@ pub fn lose(link: &'static Link, index: u32, sock: &'static Socket) {
     add(Job::Lost(link, index, sock, generation, deadline));
 }
 
-/// A process that ends closes its link and its connections in no order of ours, within this time.
+/// A process that ends closes its link and its connections in any order, within this time.
 const DYING_NS: u64 = 20_000_000;
 
-/// The other end of a connection is on another host: this thread looks for it there.
+/// The other end of a connection is on another host: the control thread looks for it there.
 pub fn seek(sock: &'static Socket) {
     add(Job::Seek(sock, sock.generation.load(Ordering::Acquire)));
 }
 
-/// The stream of a socket to another host may go on, or back.
+/// Between hosts: a stream's switch or demotion can go on.
 pub fn advance(sock: &'static Socket) {
     add(Job::Advance(sock, sock.generation.load(Ordering::Acquire)));
 }
 
-/// The same in a moment: there is no event for what it waits for.
+/// [`advance`] in a moment: no event comes for what the stream waits for.
 pub(crate) fn advance_soon(sock: &'static Socket) {
     advance_at(sock, sys::now_ns() + SOON_NS);
 }
 
-/// The same at that time (`sys::now_ns`), or sooner.
+/// [`advance`] at this time (`sys::now_ns`), or sooner.
 pub(crate) fn advance_at(sock: &'static Socket, due: u64) {
     let generation = sock.generation.load(Ordering::Acquire);
     let Some(mut list) = JOBS.lock() else { return };
@@ -134,7 +134,7 @@ pub(crate) fn advance_at(sock: &'static Socket, due: u64) {
 /// See [`advance_soon`].
 const SOON_NS: u64 = 1_000_000;
 
-/// A connection that lingers has nothing left to send: its descriptor is closed, under no lock.
+/// A lingering connection has nothing left to send: closes its descriptor, with no lock held.
 pub fn close_when_drained(sock: &'static Socket) {
     add(Job::CloseWhenDrained(
         sock,
@@ -143,7 +143,7 @@ pub fn close_when_drained(sock: &'static Socket) {
     ));
 }
 
-/// The same at that time (`sys::now_ns`), whatever the peer still has to say.
+/// The same at this time (`sys::now_ns`), even if the peer's record has not come.
 pub(crate) fn close_when_drained_by(sock: &'static Socket, due: u64) {
     let generation = sock.generation.load(Ordering::Acquire);
     let Some(mut list) = JOBS.lock() else { return };
@@ -152,9 +152,9 @@ pub(crate) fn close_when_drained_by(sock: &'static Socket, due: u64) {
     control_thread::poke();
 }
 
-/// A non-blocking writer found the ring full: if the reader does not read, the stream is demoted.
+/// A non-blocking writer found the ring full: the stream is demoted if its reader reads nothing.
 pub fn watch_full(sock: &'static Socket) {
-    // What the reader has read by now; callers keep the direction's memory by a lock or a pin.
+    // The reader's count now. The caller keeps the direction mapped by a lock or a pin.
     let seen = sock.tx.dir().map_or_else(
         || sock.tx.seen.load(Ordering::Relaxed),
         |d| d.rx.head.read().offset,
@@ -170,9 +170,9 @@ pub fn watch_full(sock: &'static Socket) {
     }
 }
 
-/// Before a switch the program has so much of TCP to read that the peer must wait. It waits no
-/// longer than for a full ring while nothing is read, and not so long that the link's timer would
-/// take it for lost.
+/// Between hosts: before the switch the program has so much of TCP to read that the peer must wait.
+/// While nothing is read, it waits no longer than for a full ring; in any case less than the link's
+/// timer, which would take this end for dead.
 pub fn watch_far(sock: &'static Socket) {
     let generation = sock.generation.load(Ordering::Acquire);
     let Some(mut list) = JOBS.lock() else { return };
@@ -197,14 +197,14 @@ pub fn watch_far(sock: &'static Socket) {
 /// See [`watch_far`].
 const FAR_NS: u64 = 2_000_000_000;
 
-/// All that is to be done.
+/// Takes all jobs.
 pub(crate) fn take() -> Vec<Job> {
     JOBS.lock()
         .map(|mut list| core::mem::take(&mut *list))
         .unwrap_or_default()
 }
 
-/// What is not due yet; whether more has come up meanwhile.
+/// Puts jobs back that are not due. Returns whether new ones have come meanwhile.
 pub(crate) fn put_back(mut undone: Vec<Job>) -> bool {
     JOBS.lock().is_some_and(|mut list| {
         let more = !list.is_empty();
@@ -216,7 +216,7 @@ pub(crate) fn put_back(mut undone: Vec<Job>) -> bool {
 /// Held over a fork.
 pub const HELD: &dyn OverFork = &JOBS;
 
-/// In the child: none.
+/// In the child: forgets the parent's jobs.
 pub fn after_fork() {
     if let Some(mut list) = JOBS.lock() {
         list.clear();

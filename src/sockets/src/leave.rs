@@ -3,7 +3,7 @@
 use crate::socket::{SETS, Socket, State};
 use crate::{jobs, tell, trigger, trim};
 use core::sync::atomic::Ordering;
-use sluice_transport::verbs;
+use sluice_transport::links;
 
 /// Under either lock: when both halves are Plain, this process leaves the stream.
 pub fn leave(sock: &'static Socket) {
@@ -30,7 +30,7 @@ pub fn leave(sock: &'static Socket) {
             link.leave_stream(index);
             let owing = sock.rx.owed.load(Ordering::Relaxed) != 0;
             family.inspect(|f| f.hand(owing));
-            if !verbs::left(link, index) {
+            if !links::left(link, index) {
                 trim::returned(link);
                 tell::attention(link, index);
             }

@@ -1,4 +1,4 @@
-//! Sockets: the table, the state machine of each connection, blocking, and the life of descriptors.
+//! Sockets: the state of each connection, blocking calls, options, and the life of descriptors.
 
 pub mod abort_on_exit;
 pub mod after_tcp;
@@ -50,9 +50,3 @@ pub mod wait;
 pub mod wake;
 pub mod why;
 pub mod work;
-
-/// Bytes after which a long transfer publishes, so that the other end copies at the same time.
-pub(crate) const PUBLISH: usize = 64 << 10;
-/// The same to another host, where a message costs more: its credit comes by half rings, so that
-/// the other half is on its way.
-pub(crate) const PUBLISH_REMOTE: usize = 2 * PUBLISH;

@@ -1,5 +1,4 @@
-//! A socket that the program is through with, by its last close or its own end: what is still to be
-//! sent, and by which thread.
+//! Closing a socket, or the end of the process: what is still to be re-sent, and by which thread.
 
 use crate::demote::{self, Which};
 use crate::finish::{self, Patience};
@@ -11,21 +10,22 @@ use sluice_fabric::sys;
 use sluice_runtime::{control_thread, own_fds};
 use sluice_stats::Reason;
 
-/// The last descriptor is about to be closed, `fd`, while bytes lie unread in the copy: the kernel,
-/// which does not know of them, is to reset the connection as if it had them.
+/// Called when the last descriptor, `fd`, is about to be closed. If the unread copy has bytes, the
+/// kernel, which does not know of them, is made to reset the connection as it would with unread
+/// input.
 pub fn reset_if_unread(sock: &'static Socket, fd: c_int) {
     if unread_copy::unread(sock, fd) != 0 && !sock.is_shared() {
         sock.staged.set_linger(fd, Some(0));
     }
 }
 
-/// This process parts with the stream for good (close, exit), while the kernel's socket is still
-/// open: what was written goes to TCP; with unread input the connection is to be reset, as TCP
-/// does. Whether the peer's library, on another host, may write a word of its own on TCP.
+/// Gives the stream up for good (close, exit) while the kernel's socket is still open. What was
+/// written goes to TCP; with unread input the connection will be reset, as on TCP. Returns whether
+/// the peer's library, on another host, may still write a record to TCP.
 pub fn part(sock: &'static Socket, reason: Reason) -> bool {
     let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
     if inherited {
-        // The parent's stream: the child's close is none of its business.
+        // The parent's stream: a child's close does not concern it.
         abandon_inherited(sock);
         return false;
     }
@@ -48,46 +48,47 @@ pub fn part(sock: &'static Socket, reason: Reason) -> bool {
         }
     }
     if unread && alone {
-        // Our own unread bytes stay in the ring for the peer; the kernel's reset follows.
+        // What this end wrote stays in the ring for the peer to read; then it sees the kernel's
+        // RST.
         sock.staged
             .set_linger(sock.fd.load(Ordering::Relaxed), Some(0));
         leave_to_peer(sock, Reason::LingerReset);
         return false;
     }
-    // No new try.
+    // No further upgrade.
     sock.pinned.store(reason as u32, Ordering::Relaxed);
     demote::demote(sock, Which::Both, reason);
     if alone {
         finish::make_room(sock);
     } else if sock.carrier().ends_by_record {
-        // Only this process can bring it to TCP for its relatives.
+        // Only this process can bring the stream to TCP for its relatives.
         finish::blocking(sock, Reason::Fork);
     }
     far && on_link
 }
 
-/// Is a socket that the program is through with still in use here?
+/// Returns whether a socket that the program has closed is still needed here.
 pub(super) fn goes_on(sock: &Socket) -> bool {
     sock.tx.state() == State::Resending || crate::remote::awaits_record(sock)
 }
 
-/// The last descriptor `fd` is about to be closed while TCP has no room for all that is to be sent
-/// again: the reader is slow, and the program had filled TCP before. True: the connection lives on
-/// under a number of ours, until the control thread has sent the rest. False: nothing is left to
-/// send.
+/// Called when the last descriptor, `fd`, is about to be closed while TCP has no room for
+/// everything to be re-sent. True: the connection goes on under a descriptor of the library's,
+/// until the control thread has re-sent the rest. False: `fd` may be closed now.
 pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
     let alone = !sock.is_shared();
     let unread = crate::remote::has_input(sock, fd);
     let seconds = sock.staged.linger(fd);
     if alone && (unread || seconds == Some(0)) {
-        // The kernel resets the connection, and drops what it has not sent, too.
+        // The kernel resets the connection, and drops what it has not sent.
         return false;
     }
     if let Some(seconds) = seconds.filter(|_| alone) {
         let end = sys::now_ns().saturating_add(seconds.max(0) as u64 * 1_000_000_000);
         let sent = finish::parting(sock, Patience::Until(end));
         let rest = end.saturating_sub(sys::now_ns()).div_ceil(1_000_000_000);
-        // For the close that follows, the rest of the time; or none, for the control thread's.
+        // The close that follows gets the rest of the time. If the re-send is unfinished, SO_LINGER
+        // is turned off, since the control thread goes on.
         sock.staged
             .set_linger(fd, sent.then_some(rest.max(1) as c_int));
         if sent {
@@ -95,7 +96,7 @@ pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
         }
     }
     let own = (control_thread::is_running() && (alone || seconds.is_none()))
-        // With relatives that hold the file, its registrations stay.
+        // With relatives that hold the file, its registrations in epoll sets stay.
         .then(|| !alone || withdraw(sock, fd))
         .filter(|&gone| gone)
         .and_then(|_| {
@@ -104,8 +105,8 @@ pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
         });
     let Some(own) = own else {
         if alone && seconds.is_none() && !sock.carrier().ends_by_record {
-            // No number for it: as of a process that ends here, the reader has kept a copy of what
-            // TCP lacks, and finds it in front of the end.
+            // No descriptor to linger by: as at the end of a process, the reader has a copy of what
+            // TCP lacks, and reads it before the FIN.
             resend::abandon_rest(sock);
         } else {
             finish::parting(sock, Patience::Endless);
@@ -117,7 +118,7 @@ pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
         sock.leave_set_at(i);
     }
     let mut later = false;
-    // A thread that ends it finds that it lingers, or has done so by now.
+    // A thread that ends the re-send later sees `lingers`, or has ended it by now.
     let rx = sock.rx.lock.enter();
     if let Ok(_tx) = sock.tx.lock.enter()
         && goes_on(sock)
@@ -143,12 +144,12 @@ pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
     later
 }
 
-/// For how long a closed connection that has sent all waits for its peer's word: as long as the
-/// kernel waits for a peer's end (tcp_fin_timeout, tcp(7)).
+/// How long a closed connection that has re-sent everything waits for the peer's record: as long as
+/// the kernel waits for a peer's FIN (tcp_fin_timeout, tcp(7)).
 const LINGERS_NS: u64 = 60_000_000_000;
 
-/// Under the tx lock: nothing follows what there is to send, and the peer's program is to see so,
-/// though its library may have no word for us.
+/// Ends what this end writes: by a FIN now, or after the re-send. The peer's program must see the
+/// end even if its library sends no record. Call under the tx lock.
 fn end_sending(sock: &'static Socket) {
     if sock.tx.state() == State::Plain {
         let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
@@ -157,8 +158,8 @@ fn end_sending(sock: &'static Socket) {
     }
 }
 
-/// The process ends, and nobody is left to go on with a re-send: waits until TCP has taken all of
-/// it, unless the connection is to be reset, or its other end is this process's own.
+/// The process ends, so nobody would go on with a re-send: waits until TCP has taken all of it,
+/// unless the connection is to be reset or the other end is in this process.
 pub fn part_waiting(sock: &'static Socket) {
     let fd = sock.fd.load(Ordering::Relaxed);
     if !goes_on(sock) {
@@ -175,9 +176,9 @@ pub fn part_waiting(sock: &'static Socket) {
     resend::abandon_rest(sock);
 }
 
-/// After [`part`], which has said that the peer's library may write a word of its own, and as the
-/// last before the kernel closes the connection: if that word came first it would be unread input,
-/// which makes a reset of the end. So the end goes first.
+/// Sends the FIN before the peer's record comes. Call after [`part`] returned true, just before the
+/// kernel closes the connection: a record that came first would be unread input and turn the close
+/// into a reset.
 pub fn end_before_record(sock: &'static Socket, fd: c_int) {
     let resets = sock.staged.linger(fd) == Some(0);
     let alone = !sock.is_shared() && sock.tx.in_kernel() == 0;
@@ -186,7 +187,7 @@ pub fn end_before_record(sock: &'static Socket, fd: c_int) {
     }
 }
 
-/// Does this process alone hold the other end?
+/// Returns whether this process alone holds the other end.
 fn ends_here(sock: &'static Socket, fd: c_int) -> bool {
     let Ok(inode) = sys::fstat(fd).map(|st| st.st_ino) else {
         return false;
@@ -201,7 +202,7 @@ fn ends_here(sock: &'static Socket, fd: c_int) -> bool {
 }
 
 /// Takes a descriptor that is about to be closed out of the program's epoll sets, as the kernel
-/// would at the end of its file. False: not possible.
+/// would with the last descriptor of a file. False: not possible.
 pub(super) fn withdraw(sock: &'static Socket, fd: c_int) -> bool {
     let mut gone = true;
     for set in (0..SETS).filter_map(|i| sock.set_at(i)) {
@@ -210,8 +211,8 @@ pub(super) fn withdraw(sock: &'static Socket, fd: c_int) -> bool {
     gone
 }
 
-/// A lingering connection has nothing left to send: its last descriptor is closed, unless the peer
-/// has a word to say. Also then, if that is `late`.
+/// Closes the last descriptor of a lingering connection that has nothing left to send. If the peer
+/// still owes a record, only when that is `late`.
 pub fn close_when_drained(sock: &'static Socket, late: bool) {
     if sock.tx.state() != State::Plain || !sock.lingers.load(Ordering::Acquire) {
         return;
@@ -223,20 +224,21 @@ pub fn close_when_drained(sock: &'static Socket, late: bool) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
-    // The end of the process, which waited for this, finds it here as long as it has no line.
+    // The report at the end of the process waits for this, and finds the socket while it is
+    // unreported.
     crate::report::finished(sock);
     sock.fds.store(0, Ordering::Release);
     leave_and_free(sock);
     own_fds::close(fd);
 }
 
-/// No descriptor is left: takes the structure out of all that names it, and puts it back.
+/// No descriptor is left: takes the socket out of everything that refers to it, and frees it.
 pub(super) fn leave_and_free(sock: &'static Socket) {
     resend::abandon_rest(sock);
     if sock.carrier().ends_by_record {
         demote::abandon(sock, Reason::Close);
     }
-    // A thread that leaves the stream tells the sets, and finds them by the structure.
+    // A thread that is leaving the stream still tells the sets, which it finds by the socket.
     sock.synchronize_locks();
     for i in 0..SETS {
         sock.leave_set_at(i);
@@ -245,9 +247,9 @@ pub(super) fn leave_and_free(sock: &'static Socket) {
     socket::free(sock);
 }
 
-/// A close with unread input: what we wrote stays in the ring for the peer, which drains it and
-/// then sees the reset. Only the reading half's words are fixed, so that the peer's writes reach
-/// the kernel.
+/// Closes with unread input: what this end wrote stays in the ring for the peer, which reads it and
+/// then sees the RST. Only the reading direction is demoted, so that the peer's writes reach the
+/// kernel.
 pub(crate) fn leave_to_peer(sock: &'static Socket, reason: Reason) {
     if sock.carrier().ends_by_record {
         return demote::abandon(sock, reason);
@@ -261,7 +263,7 @@ pub(crate) fn leave_to_peer(sock: &'static Socket, reason: Reason) {
             sock.tx.state.on(Event::LeftToPeer);
             sock.tx.set_dir(None);
             sock.conn().tx.holds_none();
-            // Where the peer has ended its side nothing is read from the stream any more, either.
+            // If the peer has ended its side, the rx half is Plain, and the stream can be left.
             leave::leave(sock);
         }
     }
@@ -271,8 +273,8 @@ pub(crate) fn leave_to_peer(sock: &'static Socket, reason: Reason) {
     demote::demote(sock, Which::Rx, reason);
 }
 
-/// Under the rx lock: takes what is unread out of the ring. The peer would send it again, and if
-/// the reset came in between its `send` would be told of that, and not the program.
+/// Drops what is unread in the ring. Otherwise the peer would re-send it, and its `send` would get
+/// the reset that its program should see. Call under the rx lock.
 fn drop_unread(sock: &Socket) {
     let (Some(dir), Some(ring)) = (sock.rx.dir(), sock.rx.ring()) else {
         return;
@@ -285,7 +287,7 @@ fn drop_unread(sock: &Socket) {
     }
 }
 
-/// In the child of a fork: what lingers is the parent's to finish.
+/// In the child of a fork: the parent finishes what lingers.
 pub fn disown(sock: &'static Socket) {
     if !sock.lingers.swap(false, Ordering::AcqRel) {
         return;

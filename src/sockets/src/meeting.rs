@@ -1,4 +1,5 @@
-//! What sockets ask of the layer that finds their other ends, and what they know of its work.
+//! The interface to the layer that finds the other ends of connections, and what sockets know of
+//! its work.
 
 use crate::socket::Socket;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -7,18 +8,18 @@ use std::sync::OnceLock;
 /// How much a try may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effort {
-    /// A look whether the other end waits at a name.
+    /// Look whether the other end waits at a name.
     Look,
-    /// An answer to the other end, which has asked over a link.
+    /// Answer the other end, which has asked over a link.
     Answer,
-    /// A question over a link.
+    /// Ask over a link.
     Ask,
-    /// A name, where the other end has none.
+    /// Bind a name if the other end has none.
     Name,
 }
 
 impl Effort {
-    /// About what it costs at this end if nobody is met, in microseconds.
+    /// About what it costs this end if nobody is met, in microseconds.
     pub const fn price(self) -> u32 {
         match self {
             Self::Look | Self::Answer => 15,
@@ -28,25 +29,25 @@ impl Effort {
     }
 }
 
-/// The layer above.
+/// The functions of that layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Finder {
     /// Looks for the other end of a connection.
     pub attempt: fn(&'static Socket, Effort),
-    /// Waits until a meeting of the connection has come to an end, or until the first time
-    /// (`sys::now_ns`), or the second where the other end has not come; whether it came to a
-    /// stream. `None`: there was no meeting.
+    /// Waits until a meeting of the connection has ended, at most until the first time
+    /// (`sys::now_ns`), or the second if the other end has not come. Returns whether there is a
+    /// stream; `None`: there was no meeting.
     pub settle: fn(&'static Socket, u64, u64) -> Option<bool>,
-    /// The connection is over, or stays on TCP: no meeting of it goes on.
+    /// Ends any meeting of the connection, which is over or stays on TCP.
     pub forget: fn(&'static Socket),
-    /// By the control thread: looks for the other end of a connection, of that generation, on
+    /// By the control thread: looks for the other end of the connection of this generation on
     /// another host.
     pub seek: fn(&'static Socket, u32),
 }
 
 static FINDER: OnceLock<Finder> = OnceLock::new();
 
-/// Called once, when the library is loaded.
+/// Registers the functions; called once, when the library is loaded.
 pub fn found_by(finder: Finder) {
     let _ = FINDER.set(finder);
 }
@@ -77,18 +78,18 @@ pub fn seek(sock: &'static Socket, generation: u32) {
     }
 }
 
-/// Has this process a link, over which it may ask?
+/// Returns whether this process has a link, over which it may ask.
 #[inline]
 pub fn has_links() -> bool {
     sluice_stats::ROOT.links.load() != 0
 }
 
-/// Why hooks may have more to do than to call the real function, in one word: the library is not
-/// loaded yet, or a meeting is under way, at a name ([`NAMES`]) or over a link ([`ASKED`]).
+/// Why hooks may have to do more than call the real function, as bits: the library is not loaded
+/// yet, or a meeting is in progress at a name ([`NAMES`]) or over a link ([`ASKED`]).
 pub static BUSY: AtomicU32 = AtomicU32::new(UNLOADED);
-/// Of [`BUSY`].
+/// Bit of [`BUSY`].
 pub const NAMES: u32 = 1;
-/// Likewise.
+/// Bit of [`BUSY`].
 pub const ASKED: u32 = 2;
 const UNLOADED: u32 = 4;
 
@@ -97,14 +98,14 @@ pub fn loaded() {
     BUSY.fetch_and(!UNLOADED, Ordering::Release);
 }
 
-/// 0: the library is loaded, and no meeting is under way.
+/// 0 if the library is loaded and no meeting is in progress.
 #[inline(always)]
 pub fn busy() -> u32 {
     BUSY.load(Ordering::Acquire)
 }
 
-/// Is a meeting under way? Hooks move it on, the sooner the better, whether or not a control thread
-/// runs.
+/// Returns whether a meeting is in progress. Hooks move it on, the sooner the better, whether or
+/// not a control thread runs.
 #[inline]
 pub fn is_meeting() -> bool {
     BUSY.load(Ordering::Relaxed) & (NAMES | ASKED) != 0

@@ -1,9 +1,8 @@
-//! After the real call of a [`Pass`]: what it moved is counted, and its bytes are shown to the
-//! proof of the stream's beginning.
+//! After the real call of a [`Pass`]: counts what it moved, and gives its bytes to the proof of the
+//! stream's beginning.
 //!
-//! Each function but [`finish`] has the arguments of the call that a hook made of the engine, and
-//! what the real call returned. They are for a [`Pass`] that wants it ([`Pass::wants_bytes`]), and
-//! come before [`finish`].
+//! Each function except [`finish`] takes the arguments of the hook's call to the engine and the
+//! real call's result. Call it for a [`Pass`] with [`Pass::wants_bytes`], before [`finish`].
 
 use crate::socket::State;
 use crate::verdict::Pass;
@@ -12,7 +11,7 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, mmsghdr, msghdr, off64_t, size_t, ssize_t};
 use sluice_runtime::fd_table::Entry;
 
-/// The real call of a [`Pass`] returned `ret`, the number of stream bytes moved or -1.
+/// The real call of a [`Pass`] returned `ret`: the number of stream bytes moved, or -1.
 #[inline]
 pub fn finish(pass: Pass, ret: ssize_t) {
     let Some(sock) = pass.subject() else {
@@ -25,7 +24,7 @@ pub fn finish(pass: Pass, ret: ssize_t) {
     } else {
         (&sock.tx, &sock.conn().tx.bytes.tcp)
     };
-    // One step: the call is over and its bytes are counted.
+    // In one step the call ends and its bytes are counted.
     half.call_ends(moved);
     bytes.add(moved);
     if moved != 0 && is_read {
@@ -39,7 +38,7 @@ pub fn finish(pass: Pass, ret: ssize_t) {
     }
 }
 
-/// Of a receive.
+/// After a receive.
 /// # Safety
 /// The arguments are those of a C caller, and the real call has returned `ret`.
 pub unsafe fn recv(
@@ -52,11 +51,11 @@ pub unsafe fn recv(
     _: c_int,
 ) {
     if let Some(call) = pass.moved(ret) {
-        // SAFETY: passed on.
+        // SAFETY: the kernel has just used these buffers of the C caller.
         unsafe { prefix::moved(call, iov, count) };
     }
 }
-/// Of a send.
+/// After a send.
 /// # Safety
 /// As [`recv`].
 pub unsafe fn send(
@@ -68,23 +67,23 @@ pub unsafe fn send(
     count: size_t,
     flags: c_int,
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { recv(pass, ret, e, fd, iov, count, flags) };
 }
-/// Of `readv`.
+/// After `readv`.
 pub use self::recv as readv;
-/// Of `writev`.
+/// After `writev`.
 pub use self::send as writev;
-/// Of `recvmsg`.
+/// After `recvmsg`.
 /// # Safety
 /// As [`recv`].
 pub unsafe fn recvmsg(pass: &Pass, ret: ssize_t, _: Entry, _: c_int, msg: *const msghdr, _: c_int) {
     if let Some(call) = pass.moved(ret) {
-        // SAFETY: passed on.
+        // SAFETY: the kernel has just used this message of the C caller.
         unsafe { prefix::moved_message(call, msg) };
     }
 }
-/// Of `sendmsg`.
+/// After `sendmsg`.
 /// # Safety
 /// As [`recv`].
 pub unsafe fn sendmsg(
@@ -95,21 +94,21 @@ pub unsafe fn sendmsg(
     msg: *const msghdr,
     flags: c_int,
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { recvmsg(pass, ret, e, fd, msg, flags) };
 }
-/// Of `recvmmsg` and `sendmmsg` from `vec` on: the real call has moved `count` messages, `bytes`
+/// After `recvmmsg` or `sendmmsg`, which moved the `count` messages from `vec` on, of `bytes` bytes
 /// together.
 /// # Safety
 /// As [`recv`].
 pub unsafe fn messages(pass: &Pass, bytes: ssize_t, vec: *const mmsghdr, count: c_int) {
     if let Some(call) = pass.moved(bytes) {
         let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: passed on.
+        // SAFETY: the kernel has just used these messages of the C caller.
         unsafe { prefix::moved_messages(call, vec, count) };
     }
 }
-/// Of `sendfile`.
+/// After `sendfile`.
 /// # Safety
 /// As [`recv`].
 pub unsafe fn sendfile(
@@ -122,7 +121,7 @@ pub unsafe fn sendfile(
     _: size_t,
 ) {
     if let Some(call) = pass.moved(ret) {
-        // SAFETY: passed on.
+        // SAFETY: `offset` is null or the C caller's, and the kernel has just written it.
         unsafe { prefix::moved_file(call, file, offset) };
     }
 }

@@ -1,5 +1,4 @@
-//! Options that calls on the link honour in the kernel's place, and those that keep a connection on
-//! TCP.
+//! Options that the link honours in the kernel's place, and options that keep a connection on TCP.
 
 use crate::remote;
 use crate::socket::{Socket, role};
@@ -8,7 +7,7 @@ use libc::c_int;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
-/// linux/tcp.h and asm-generic/socket.h, where libc lacks them.
+/// From linux/tcp.h and asm-generic/socket.h, as far as libc lacks them.
 pub(crate) mod name {
     use libc::c_int;
     pub(crate) const TCP_MD5SIG_EXT: c_int = 32;
@@ -27,7 +26,7 @@ pub(crate) mod name {
     pub(crate) const TLS_RX: c_int = 2;
 }
 
-/// Why a link cannot honour an option, if it cannot.
+/// Why a link cannot honour an option, if so.
 pub(crate) fn pins(level: c_int, option: c_int) -> Option<Reason> {
     match (level, option) {
         (libc::IPPROTO_TCP, libc::TCP_ULP) | (name::SOL_TLS, name::TLS_TX | name::TLS_RX) => {
@@ -56,25 +55,24 @@ pub(crate) fn pins(level: c_int, option: c_int) -> Option<Reason> {
     }
 }
 
-/// Whether a socket of this process may have an option that
-/// [concerns streams](crate::setsockopt::Asked): any may, or those may that come from a listener.
-/// Else the kernel need not be asked for a dozen of them.
+/// True if any socket of this process may have an option that [concerns
+/// streams](crate::setsockopt::Asked). While this and the next are false, the kernel need not be
+/// asked for a dozen options.
 static ANY: AtomicBool = AtomicBool::new(false);
-/// See [`ANY`].
+/// The same for sockets that `accept` returned.
 static FROM_LISTENERS: AtomicBool = AtomicBool::new(false);
 
-/// The program may set options in a way that no hook sees.
+/// The program may set options without a hook.
 pub(crate) fn may_be_set_unseen() {
     ANY.store(true, Ordering::Relaxed);
 }
 
-/// Another process has a listener, too, and may set options of it: a relative, or the one that had
-/// it before.
+/// Another process has a listener too, and may set its options: a relative, or a previous owner.
 pub fn shares_listeners() {
     FROM_LISTENERS.store(true, Ordering::Relaxed);
 }
 
-/// May the socket have such an option?
+/// Returns whether the socket may have such an option.
 fn may_have_options(sock: &Socket) -> bool {
     let is_accepted = sock.role.load(Ordering::Relaxed) != role::CONNECTING;
     ANY.load(Ordering::Relaxed)
@@ -82,13 +80,12 @@ fn may_have_options(sock: &Socket) -> bool {
         || sock.was_inherited.load(Ordering::Relaxed)
 }
 
-/// In place of a time limit: the kernel does not wait at all, as after a limit below zero. To
-/// `getsockopt` it says what it says of no limit.
+/// A timeout below zero: the kernel does not wait at all. `getsockopt` reports no timeout then.
 pub(crate) const AT_ONCE: u64 = 1;
 
-/// Reads from the kernel what calls on the link must honour: it has set the values right, and an
-/// accepted socket has those of its listener. Under the rx lock, so that of two notes the later one
-/// stands.
+/// Reads from the kernel what the link must honour: the kernel has validated the values, and an
+/// accepted socket has those of its listener. Call under the rx lock, so that the later of two
+/// calls decides.
 pub fn note(sock: &'static Socket, fd: c_int) {
     if !may_have_options(sock) {
         return;
@@ -123,31 +120,31 @@ pub(crate) fn note_tells_unread(sock: &Socket, fd: c_int) {
     sock.tells_unread.store(tells, Ordering::Relaxed);
 }
 
-/// Under the rx lock: what TCP has from here on may be the peer's record, of which the kernel is to
-/// tell though it is less than the program's SO_RCVLOWAT.
+/// Sets the kernel's SO_RCVLOWAT to 1, since TCP may bring the peer's record, which may be shorter
+/// than the program's value. Call under the rx lock.
 pub(crate) fn hold_low(sock: &Socket) {
     if sock.rcvlowat.load(Ordering::Relaxed) > 1 && !sock.low_held.swap(true, Ordering::Relaxed) {
         set_low(sock, 1);
     }
 }
 
-/// Under the rx lock: what TCP has is the program's again.
+/// Sets the kernel's SO_RCVLOWAT to the program's again. Call under the rx lock.
 pub(crate) fn release_low(sock: &Socket) {
     if sock.low_held.load(Ordering::Relaxed) {
         set_low(sock, sock.rcvlowat.load(Ordering::Relaxed) as c_int);
-        // After that: until then what the kernel tells is looked at.
+        // Cleared last: until then what the kernel reports is checked.
         sock.low_held.store(false, Ordering::Release);
     }
 }
 
-/// Under the rx lock: a call is about to sleep that fewer bytes are to wake than the program's
-/// SO_RCVLOWAT, after which alone the kernel tells.
+/// A call is about to sleep that fewer bytes are to wake than the program's SO_RCVLOWAT: sets the
+/// kernel's to 1. Call under the rx lock.
 pub(crate) fn wait_below_low(sock: &Socket) {
     sock.low_waits.fetch_add(1, Ordering::Relaxed);
     hold_low(sock);
 }
 
-/// Under the rx lock, after [`wait_below_low`] and the sleep.
+/// Ends [`wait_below_low`] after the sleep. Call under the rx lock.
 pub(crate) fn waited_below_low(sock: &Socket) {
     let waits = sock.low_waits.load(Ordering::Relaxed).saturating_sub(1);
     sock.low_waits.store(waits, Ordering::Relaxed);
@@ -161,11 +158,11 @@ fn set_low(sock: &Socket, low: c_int) {
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &low);
 }
 
-/// Under the rx lock: the program has asked for this SO_RCVLOWAT.
+/// The program has set this SO_RCVLOWAT. Call under the rx lock.
 pub(crate) fn note_low(sock: &'static Socket, fd: c_int, asked: c_int) {
     if sock.low_held.swap(false, Ordering::Relaxed) {
-        // The kernel's may have been changed since. (Where it cannot have been a second time would
-        // be a second edge.)
+        // The kernel's may have been changed to 1 again since the program's call. (If not, setting
+        // it twice would be a second edge.)
         set_low(sock, asked);
     }
     note(sock, fd);
@@ -191,7 +188,7 @@ pub(crate) fn inherited_pin(sock: &Socket) -> Option<Reason> {
         (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
         (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
     ];
-    // All bits are on where there is no limit.
+    // All bits are set if there is no limit.
     let pace = sys::getsockopt::<u32>(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
     if pace.is_ok_and(|rate| rate != u32::MAX) {
         return Some(Reason::PacingRate);
@@ -208,10 +205,9 @@ pub(crate) fn inherited_pin(sock: &Socket) -> Option<Reason> {
 /// Bytes that TCP has not sent even once (linux/sockios.h).
 const SIOCOUTQNSD: u64 = 0x894b;
 
-/// Has TCP send what it holds back (a last segment that is not full, by Nagle's rule, TCP_CORK or
-/// MSG_MORE) for a write that goes to the ring instead, or for bytes that lay in the ring for the
-/// reader to see. Setting TCP_NODELAY does so whatever else is set; what the program wants of it
-/// stands afterwards.
+/// Makes TCP send what it holds back (a partial last segment, by Nagle's rule, TCP_CORK or
+/// MSG_MORE), since the next write goes to the ring. Setting TCP_NODELAY does that whatever else is
+/// set; the program's own setting is restored.
 pub(crate) fn push_out(sock: &Socket, fd: c_int) {
     if sys::ioctl_int(fd, SIOCOUTQNSD) == Ok(0) {
         return;
@@ -226,7 +222,7 @@ pub(crate) fn push_out(sock: &Socket, fd: c_int) {
         set(0);
         let now = sock.nodelay.load(Ordering::SeqCst);
         if now != before && now & 1 != 0 {
-            // The program set it in between, and its call is over or to come.
+            // The program set it in between, and its call is over or still to come.
             set(1);
         }
     }

@@ -1,4 +1,4 @@
-//! What becomes of a stream within the host whose peer was killed: what TCP would have made of it.
+//! Streams within the host whose peer was killed: the outcome must be what TCP's would have been.
 
 use crate::socket::{Socket, State, sock_of};
 use crate::{demote, emulated_reset, tcp, unread_copy};
@@ -6,7 +6,8 @@ use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_stats::Reason;
 
-/// Why a stream has lost its peer: what keeps it on TCP for good from now on, or the peer's death.
+/// Why a stream has lost its peer: the hostile peer that pinned the connection, or the peer's
+/// death.
 fn why_lost(sock: &Socket) -> Reason {
     match sock.pinned.load(Ordering::Relaxed) {
         pinned if pinned == Reason::PeerHostile as u32 => Reason::PeerHostile,
@@ -14,16 +15,16 @@ fn why_lost(sock: &Socket) -> Reason {
     }
 }
 
-/// The peer of a stream is lost. False: it left bytes of ours unread, and its kernel has not said
-/// yet what became of it; ask again, and at last `finally`.
+/// Handles a stream whose peer is lost. False: the peer left bytes of ours unread, and TCP has not
+/// told yet what became of it. Then call again, at last with `finally`.
 pub fn lose(link: &'static Link, index: u32, sock: &'static Socket, finally: bool) -> bool {
-    // Under the lock: the structure may have been put to another use meanwhile.
+    // Checked under the locks: the structure may have been reused meanwhile.
     let still = || sock_of(link, index).is_some_and(|s| core::ptr::eq(s, sock));
-    // One that had ended its writing, or was about to leave, has said so to TCP: that has the end
-    // that the program is to see.
+    // A peer that had ended its writing, or was leaving, has told TCP, which has the FIN that the
+    // program must see.
     demote::follow_rx(sock);
-    // Asked once, and first: a peer that closes or shuts down changes a word on the link before,
-    // and an end that comes between two looks would find what TCP holds in the way of the reset.
+    // Asked once, and first: a peer that closes or shuts down changes a word on the link before its
+    // FIN. A FIN that came between two looks would find bytes on TCP that prevent the reset.
     let on_tcp = tcp::state(sock.fd.load(Ordering::Relaxed));
     if on_tcp == Some(tcp::CLOSE_WAIT) {
         reset_behind_input(sock, still);
@@ -34,8 +35,8 @@ pub fn lose(link: &'static Link, index: u32, sock: &'static Socket, finally: boo
     {
         if left_unread(sock) {
             match on_tcp {
-                // One that only lost its control socket lives on, as do relatives that hold its
-                // socket.
+                // Otherwise the peer may only have lost its control socket, or relatives of it hold
+                // the socket.
                 Some(tcp::CLOSE_WAIT) => drop(emulated_reset::make(sock)),
                 Some(tcp::ESTABLISHED) if !finally => return false,
                 _ => {}
@@ -53,28 +54,29 @@ pub fn lose(link: &'static Link, index: u32, sock: &'static Socket, finally: boo
     true
 }
 
-/// The kernel tells of an end beneath a link within the host, perhaps before this thread hears of
-/// the peer: if that was killed with bytes of ours unread, what TCP would have made of these is
-/// made now, and what is written from now on is TCP's to refuse. Whether it was.
+/// The kernel reports an end beneath a link within the host, perhaps before this process hears of
+/// the peer's death. If the peer was killed with bytes of ours unread, resets the connection as TCP
+/// would have, and leaves later writes to TCP. Returns whether it was killed.
 pub fn end_is_told(sock: &'static Socket) -> bool {
     sock.link().is_some_and(|link| {
         died(sock, is_unended) && lose(link, sock.index.load(Ordering::Relaxed), sock, false)
     })
 }
 
-/// Under no tx lock: does the kernel have an end of the peer's, and has that left bytes of ours
-/// unread without a word? Then it was killed, and TCP would have answered them by a reset.
+/// Returns whether the peer was killed with bytes of ours unread: its FIN has come, and it had not
+/// ended its side on the link. TCP would have answered these bytes by an RST. Call without the tx
+/// lock.
 pub(crate) fn died_with_unread(sock: &'static Socket) -> bool {
     died(sock, left_unread)
 }
 
-/// The same, whatever has been read: what is written from now on TCP would answer by a reset.
+/// The same, whatever was read: TCP would answer later writes by an RST.
 pub(crate) fn died_unended(sock: &'static Socket) -> bool {
     died(sock, is_unended)
 }
 
-/// Under no tx lock: does the kernel have an end of the peer's, and is it so, asked after that, of
-/// what lies on the link?
+/// Returns whether the peer's FIN has come and `is_so` holds on the link afterwards. Call without
+/// the tx lock.
 fn died(sock: &'static Socket, is_so: impl Fn(&Socket) -> bool) -> bool {
     let Ok(_section) = sock.tx.lock.enter() else {
         return false;
@@ -82,9 +84,9 @@ fn died(sock: &'static Socket, is_so: impl Fn(&Socket) -> bool) -> bool {
     tcp::state(sock.fd.load(Ordering::Relaxed)) == Some(tcp::CLOSE_WAIT) && is_so(sock)
 }
 
-/// The kernel has an end of the peer's. If that left bytes of ours unread, and of what it had sent
-/// TCP holds some unread, perhaps with more after it on the link, TCP would have been reset after
-/// that.
+/// The peer's FIN has come, it left bytes of ours unread, and TCP holds unread input, perhaps with
+/// more after it on the link. TCP would have been reset after that input, so the input is saved as
+/// the unread copy, and then the reset is made.
 fn reset_behind_input(sock: &'static Socket, still: impl Fn() -> bool) {
     let Ok(_rx) = sock.rx.lock.enter() else {
         return;
@@ -94,8 +96,8 @@ fn reset_behind_input(sock: &'static Socket, still: impl Fn() -> bool) {
         if still()
             && left_unread(sock)
             && tcp::has_bytes(fd)
-            // On the link all of TCP's part has been read: whatever TCP has is not what comes
-            // before the ring's.
+            // On the link, TCP's part was read before the ring's, so what TCP has now cannot
+            // precede what is in the ring.
             && (sock.rx.state() != State::Link || !has_input(sock))
             && unread_copy::may_keep_of_tcp(sock)
         {
@@ -108,7 +110,7 @@ fn reset_behind_input(sock: &'static Socket, still: impl Fn() -> bool) {
     }
 }
 
-/// Under the rx lock: the ring has something that is not sealed.
+/// Returns whether the ring has unread bytes that are not sealed. Call under the rx lock.
 fn has_input(sock: &'static Socket) -> bool {
     sock.rx.dir().is_some_and(|d| {
         let tail = d.tx.tail.read();
@@ -118,15 +120,15 @@ fn has_input(sock: &'static Socket) -> bool {
     })
 }
 
-/// Under the tx lock, or as a guess: the peer has not read all that we wrote, and is
-/// [unended](is_unended).
+/// Returns whether the peer has not read everything written on the link, and is
+/// [unended](is_unended). Exact under the tx lock, else a hint.
 fn left_unread(sock: &Socket) -> bool {
-    // Beyond: an offer that was taken, which our writer has not seen yet.
+    // The head is beyond `at` if an offer was taken that the writer has not seen yet.
     unended_head(sock).is_some_and(|head| head < sock.tx.at.load(Ordering::Relaxed))
 }
 
-/// Under the tx lock, or as a guess: what we write goes by the link, and the peer has neither
-/// demoted that nor ended its side.
+/// Returns whether this end writes to the link and the peer has neither sealed it nor ended its
+/// side. Exact under the tx lock, else a hint.
 pub fn is_unended(sock: &Socket) -> bool {
     unended_head(sock).is_some()
 }

@@ -1,26 +1,24 @@
-//! The first bytes of a connection, hashed as they pass: what two ends on two hosts prove to each
-//! other that they hold the ends of one connection by.
+//! Digests of a connection's first bytes, taken as they pass. With them two ends on two hosts prove
+//! to each other that they hold the same connection.
 //!
 //! Of each direction of a tracked socket the first [`LEN`] bytes are hashed after the calls that
 //! moved them, and the digests at 1, 2, 4 ... bytes are kept. The same bytes give the same digests
-//! at both ends, whatever calls they were moved by. [`prove`] is an HMAC under two of them, one per
-//! direction; how good it is, `docs/threat-model.md` says. This file knows nothing of hosts, dials
+//! at both ends, whatever calls moved them. [`prove`] is an HMAC under two digests, one per
+//! direction; `docs/threat-model.md` says how strong it is. This file knows nothing of hosts, dials
 //! and messages.
 //!
-//! **What is not known is not guessed.** A direction whose bytes passed where they were not seen,
-//! or in an order that is not known, *ends*: what was taken of it before stays good, and nothing is
-//! added. Were an end overlooked, the digests of the two ends would differ and the connection stay
-//! on TCP.
+//! **Nothing is guessed.** If bytes of a direction pass unseen or in an unknown order, the
+//! direction *ends*: its earlier digests stay valid, and no more are taken. If an end were
+//! overlooked, the digests of the two ends would differ and the connection would stay on TCP.
 //!
-//! **No lock.** A half's count of calls is what keeps others out. A call looks at it after the
-//! kernel's part and before it is taken back. If it finds itself alone, then every call that it met
-//! in the kernel has ended meanwhile, and has found *it* there, and has ended the direction before
-//! its own end: the flag is read second. If the flag still stands, order is known, and the hash is
-//! this call's alone until it ends, for any later one finds it still counted. So does a handler
-//! that interrupts it, and whatever comes after a jump out of the call, or after a cancelled one:
-//! those stay counted for ever.
+//! **No lock.** A half's count of calls excludes others. A call reads the count after the kernel's
+//! part, while it is still counted itself, and then reads the flag. If the count is one, every call
+//! that it met in the kernel has returned, has found this one counted, and has cleared the flag
+//! before its own end. So if the flag is still set, the order is known, and the hash belongs to
+//! this call until it ends: any later call finds it counted. The same holds for a signal handler
+//! that interrupts it, and after a jump or a cancellation, whose calls stay counted for ever.
 //!
-//! A direction that is wanted no more, or never was, costs the load of its flag.
+//! A direction that is not wanted costs the load of its flag.
 
 use crate::digests::{Hash, Track, Tracks};
 use crate::socket::{Half, Socket, State};
@@ -35,40 +33,39 @@ mod proof;
 pub use crate::digests::{LEN, Way, init, wanted};
 pub use proof::{prove, reach, secret, verify};
 
-/// The tracks, and the hash of one, for a call that is counted and alone, where all bytes up to
-/// here were seen.
+/// The tracks and the hash of one, for a counted call that is alone, if all earlier bytes were
+/// seen.
 fn own_track(sock: &'static Socket, way: Way) -> Option<(&'static Tracks, *mut Hash)> {
     let half: &Half = match way {
         Way::In => &sock.rx,
         Way::Out => &sock.tx,
     };
-    // In this order: see the module's text.
+    // In this order, see the module.
     let alone = half.in_kernel() == 1;
     if !sock.prefix.wants(way) || !alone || half.state() != State::Plain {
         return None;
     }
     let tracks = sock.prefix.tracks_or_make()?;
     let hash = tracks.of(way).hash.get();
-    // SAFETY: the track is this call's.
+    // SAFETY: the call is counted and alone, so the hash is its own (see the module).
     let at = unsafe { (*hash).at } as u64;
-    // Whatever else moved bytes has counted them, or moved them by a link.
+    // Bytes moved in other ways were counted, or went by a link.
     let seen_all = half.kernel_bytes() == at && half.linked.load(Ordering::Relaxed) == 0;
     seen_all.then_some((tracks, hash))
 }
 
-/// A call's bytes on their way into a track, which is the call's until it ends.
+/// A call's bytes on their way into a track, which belongs to the call until it ends.
 struct Feed {
     sock: &'static Socket,
     way: Way,
     track: &'static Track,
     hash: &'static mut Hash,
-    /// Bytes still to come, or to [`LEN`] if those are fewer.
+    /// Bytes still to come, or up to [`LEN`] if that is less.
     left: usize,
 }
 
 impl Feed {
-    /// After a call that has moved bytes, and while it is still counted; `None`: they are not to
-    /// be hashed.
+    /// Begins after a call has moved bytes, while it is still counted. `None`: not to be hashed.
     fn begin(call: Moved) -> Option<Self> {
         let Moved { sock, way, n, .. } = call;
         let n = usize::try_from(n).ok().filter(|&n| n != 0)?;
@@ -77,7 +74,7 @@ impl Feed {
             return None;
         };
         let track = tracks.of(way);
-        // SAFETY: this call's, until it ends.
+        // SAFETY: `own_track` gave the hash to this call alone, until it ends.
         let hash = unsafe { &mut *hash };
         let left = n.min(LEN - hash.at);
         let mut feed = Self {
@@ -99,7 +96,7 @@ impl Feed {
         self.track.add(self.hash, bytes);
     }
 
-    /// All has been handed over that there is: if that is too little, bytes have passed unseen.
+    /// Ends the feed. If bytes are missing, they passed unseen.
     fn finish(self) {
         self.track.taken.store(self.hash.taken, Ordering::Release);
         if self.left != 0 || self.hash.at == LEN {
@@ -107,17 +104,19 @@ impl Feed {
         }
     }
 
-    /// Adds `n` bytes that went to or came from a caller's buffers.
+    /// Adds `n` bytes of the caller's buffers.
     ///
     /// # Safety
-    /// They did.
+    /// The kernel has just moved `n` bytes by these `count` buffers.
     unsafe fn add_pieces(&mut self, at: *const iovec, count: usize, n: usize) {
         let n = n.min(self.left);
         if memory_of(self.way) == Memory::Own {
-            // SAFETY: the kernel has just used them for `n` bytes, and they are still the call's.
+            // SAFETY: the kernel has just used them for `n` bytes, and they still belong to the
+            // call.
             let mut pieces = unsafe { Cursor::new(at, count) };
             pieces.advance(n, |at, len| {
-                // SAFETY: as above.
+                // SAFETY: the kernel has just used these `len` bytes, and they still belong to the
+                // call.
                 self.add(unsafe { core::slice::from_raw_parts(at, len) });
             });
         } else {
@@ -125,7 +124,7 @@ impl Feed {
         }
     }
 
-    /// As [`Feed::add_pieces`], of memory that may be gone.
+    /// Like [`Feed::add_pieces`], for memory that may be unmapped by now.
     #[inline(never)]
     fn add_foreign(&mut self, at: *const iovec, count: usize, mut n: usize) {
         let mut bytes = [0u8; 4096];
@@ -154,10 +153,10 @@ impl Feed {
         }
     }
 
-    /// Goes where [`look_ahead`] was, if the call has moved all that it had looked at.
+    /// Takes over the hash of [`look_ahead`], if the call has moved everything it had seen.
     fn catch_up(&mut self) {
         if let Some(tracks) = self.sock.prefix.tracks_or_make() {
-            // SAFETY: this call's, which has filled it.
+            // SAFETY: the track belongs to this call, and so does `ahead`, which it has filled.
             let ahead = unsafe { &*tracks.ahead.get() };
             if ahead.at == self.hash.at + self.left {
                 self.left = 0;
@@ -166,41 +165,41 @@ impl Feed {
         }
     }
 
-    /// What stands at `at`: a header of the caller's.
+    /// Reads a header of the caller's at `at`.
     ///
     /// # Safety
     /// The kernel has just read it there.
     unsafe fn header<T: Header>(&self, at: *const T) -> Option<T> {
         if memory_of(self.way) == Memory::Own {
-            // SAFETY: the caller's promise, and it is still the call's.
+            // SAFETY: the kernel has just read it there, and it still belongs to the call.
             Some(unsafe { at.read_unaligned() })
         } else {
             copy_of(at)
         }
     }
 
-    /// Adds what a message of `n` bytes brought or took.
+    /// Adds `n` bytes that a message brought or took.
     ///
     /// # Safety
-    /// The kernel has just used its buffers.
+    /// The kernel has just used the message's buffers.
     unsafe fn add_message(&mut self, msg: &msghdr, n: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the kernel has just used these buffers.
         unsafe { self.add_pieces(msg.msg_iov, msg.msg_iovlen, n) };
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Memory {
-    /// The call's: it is there.
+    /// It belongs to the call, and is mapped.
     Own,
-    /// Perhaps the program has given it back.
+    /// The program may have freed it.
     Anyones,
 }
 
-/// Whose is the memory that a call's bytes lie in, when the call is over?
+/// Whether the buffers of a call are still its own when the call is over.
 ///
-/// What was read lies in buffers whose owner waits for them. What was written has reached the peer,
-/// whose answer may have come to another thread, which then has no use for the buffers any more.
+/// Bytes that were read lie in buffers whose owner waits for them. Bytes that were written have
+/// reached the peer, and its answer may have told another thread to free the buffers.
 fn memory_of(way: Way) -> Memory {
     if way == Way::In || thread::are_several() == Some(false) {
         Memory::Own
@@ -209,27 +208,27 @@ fn memory_of(way: Way) -> Memory {
     }
 }
 
-/// A call is about to be made that will write these buffers: hashes them now, if they may be gone
-/// when it is over. To read them then as one reads another process takes longer than the call.
+/// Hashes the buffers of a call that is about to write them, if they may be freed before it is
+/// over. Reading them later like another process's memory takes longer than the call.
 ///
-/// They are the caller's own as yet; but where they are not even there the call is to say so, and
-/// is asked nothing else.
+/// The buffers still belong to the caller here. If they are not mapped, the kernel is to say so, so
+/// each page is checked first.
 ///
 /// # Safety
-/// The arguments are those of a C caller, whose call is counted.
+/// The arguments are those of a C caller, and the call is counted.
 #[cold]
 pub(crate) unsafe fn look_ahead(sock: &'static Socket, iov: *const iovec, count: usize) -> bool {
     if memory_of(Way::Out) == Memory::Own || seccomp::may_use_system_calls().is_err() {
         return false;
     }
-    // SAFETY: passed on.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { hash_ahead(sock, iov, count) }.is_some()
 }
 
-/// As [`look_ahead`], by a message header.
+/// Like [`look_ahead`], for a message header.
 ///
 /// # Safety
-/// As there.
+/// `msg` is an argument of a C caller, and the call is counted.
 #[cold]
 pub(crate) unsafe fn look_ahead_message(sock: &'static Socket, msg: *const msghdr) -> bool {
     if memory_of(Way::Out) == Memory::Own || seccomp::may_use_system_calls().is_err() {
@@ -238,25 +237,25 @@ pub(crate) unsafe fn look_ahead_message(sock: &'static Socket, msg: *const msghd
     if !is_there(msg as usize, size_of::<msghdr>()) {
         return false;
     }
-    // SAFETY: it is there.
+    // SAFETY: `is_there` found it readable.
     let msg = unsafe { msg.read_unaligned() };
-    // SAFETY: passed on.
+    // SAFETY: the header is the C caller's, and the call is counted.
     unsafe { hash_ahead(sock, msg.msg_iov, msg.msg_iovlen) }.is_some()
 }
 
 /// # Safety
-/// As for [`look_ahead`].
+/// See [`look_ahead`].
 unsafe fn hash_ahead(sock: &'static Socket, iov: *const iovec, count: usize) -> Option<()> {
     let (tracks, hash) = own_track(sock, Way::Out)?;
-    // SAFETY: this call's, as the hash is.
+    // SAFETY: `own_track` gave the tracks to this call alone, `ahead` included.
     let ahead = unsafe { &mut *tracks.ahead.get() };
-    // SAFETY: as above.
+    // SAFETY: `own_track` gave the hash to this call alone.
     ahead.clone_from(unsafe { &*hash });
     if count > iov::MAX || !is_there(iov as usize, count * size_of::<iovec>()) {
         return None;
     }
     for i in 0..count {
-        // SAFETY: it is there.
+        // SAFETY: `is_there` found the array readable.
         let piece = unsafe { iov.add(i).read_unaligned() };
         let n = piece.iov_len.min(LEN - ahead.at);
         if n == 0 {
@@ -265,14 +264,14 @@ unsafe fn hash_ahead(sock: &'static Socket, iov: *const iovec, count: usize) -> 
         if !is_there(piece.iov_base as usize, n) {
             return None;
         }
-        // SAFETY: it is there, and belongs to a caller that writes it.
+        // SAFETY: `is_there` found the piece readable, and its owner is in a call that writes it.
         let bytes = unsafe { core::slice::from_raw_parts(piece.iov_base.cast::<u8>(), n) };
         tracks.tx.add(ahead, bytes);
     }
     Some(())
 }
 
-/// Can all of this be read? Asks the kernel for each page.
+/// Returns whether all of this can be read. Asks the kernel for each page.
 fn is_there(at: usize, len: usize) -> bool {
     const PAGE: usize = 4096;
     caller::plausible(at, len)
@@ -281,21 +280,21 @@ fn is_there(at: usize, len: usize) -> bool {
             .all(|page| sys::is_readable(page.max(at & !7)))
 }
 
-/// Structures of C that any bytes are one of.
+/// C structures for which any bytes are valid.
 ///
 /// # Safety
-/// The type is one.
+/// Any bytes are a valid value of the type.
 unsafe trait Header: Copy {}
-// SAFETY: numbers and raw pointers.
+// SAFETY: a raw pointer and a number.
 unsafe impl Header for iovec {}
-// SAFETY: as above.
+// SAFETY: raw pointers and numbers.
 unsafe impl Header for msghdr {}
-// SAFETY: as above.
+// SAFETY: raw pointers and numbers.
 unsafe impl Header for mmsghdr {}
 // SAFETY: a number.
 unsafe impl Header for off64_t {}
 
-/// Copies memory of this process that may not be there, as one reads another process.
+/// Copies memory of this process that may be unmapped, as one reads another process's.
 fn copy(from: *const u8, to: &mut [u8]) -> bool {
     let piece = |base: *const u8| iovec {
         iov_base: base.cast_mut().cast(),
@@ -303,14 +302,14 @@ fn copy(from: *const u8, to: &mut [u8]) -> bool {
     };
     let (from, into) = (piece(from), piece(to.as_ptr()));
     seccomp::may_use_system_calls().is_ok()
-        // SAFETY: `to` is written, within its length.
+        // SAFETY: `to` is writable for its length.
         && unsafe { sys::read_process(process::pid() as c_int, &[from], &[into]) } == Ok(to.len())
 }
 
 fn copy_of<T: Header>(at: *const T) -> Option<T> {
-    // SAFETY: any bytes are one.
+    // SAFETY: any bytes are a valid `Header`, zeroes included.
     let mut value: T = unsafe { core::mem::zeroed() };
-    // SAFETY: all of it.
+    // SAFETY: the bytes of `value`, all initialised.
     let bytes = unsafe {
         core::slice::from_raw_parts_mut(
             core::ptr::from_mut(&mut value).cast::<u8>(),
@@ -323,30 +322,30 @@ fn copy_of<T: Header>(at: *const T) -> Option<T> {
 /// A call has moved bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
-    /// For this socket, whose count it is still in.
+    /// The socket, on which the call is still counted.
     pub sock: &'static Socket,
-    /// This way.
+    /// The direction.
     pub way: Way,
-    /// So many, or -1.
+    /// How many bytes, or -1.
     pub n: ssize_t,
-    /// [`look_ahead`] has seen what it was to write.
+    /// [`look_ahead`] has hashed what the call was to write.
     pub ahead: bool,
 }
 
-/// By an array of buffers.
+/// Takes the bytes of an array of buffers.
 ///
 /// # Safety
 /// The arguments are those of a C caller, and the kernel has served the call.
 #[cold]
 pub unsafe fn moved(call: Moved, iov: *const iovec, count: usize) {
     if let Some(mut feed) = Feed::begin(call) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the kernel has just used these buffers.
         unsafe { feed.add_pieces(iov, count, feed.left) };
         feed.finish();
     }
 }
 
-/// By a message header.
+/// Takes the bytes of a message.
 ///
 /// # Safety
 /// As [`moved`].
@@ -354,10 +353,10 @@ pub unsafe fn moved(call: Moved, iov: *const iovec, count: usize) {
 pub(crate) unsafe fn moved_message(call: Moved, msg: *const msghdr) {
     if let Some(mut feed) = Feed::begin(call) {
         if feed.left != 0 {
-            // SAFETY: the caller's promise.
+            // SAFETY: the kernel has just read the header.
             let msg = unsafe { feed.header(msg) };
             if let Some(msg) = msg {
-                // SAFETY: as above.
+                // SAFETY: the kernel has just used the message's buffers.
                 unsafe { feed.add_message(&msg, feed.left) };
             }
         }
@@ -365,7 +364,7 @@ pub(crate) unsafe fn moved_message(call: Moved, msg: *const msghdr) {
     }
 }
 
-/// By `count` messages.
+/// Takes the bytes of `count` messages.
 ///
 /// # Safety
 /// As [`moved`].
@@ -382,13 +381,14 @@ pub(crate) unsafe fn moved_messages(call: Moved, vec: *const mmsghdr, count: usi
         let Some(one) = (unsafe { feed.header(vec.wrapping_add(i)) }) else {
             break;
         };
-        // SAFETY: as above.
+        // SAFETY: the kernel has just used the message's buffers for so many bytes.
         unsafe { feed.add_message(&one.msg_hdr, one.msg_len as usize) };
     }
     feed.finish();
 }
 
-/// Out of `file`, up to where `offset`, or else the file's own position, stands now.
+/// Takes the bytes of `file` before the place where `offset`, or else the file's position, stands
+/// now.
 ///
 /// # Safety
 /// As [`moved`].
@@ -397,10 +397,10 @@ pub(crate) unsafe fn moved_file(call: Moved, file: c_int, offset: *const off64_t
     if let Some(mut feed) = Feed::begin(call) {
         if seccomp::may_use_system_calls().is_ok() {
             let end = if offset.is_null() {
-                // SAFETY: no pointers; lseek is not hooked.
+                // SAFETY: takes no pointers; lseek is not hooked.
                 Some(unsafe { libc::lseek64(file, 0, libc::SEEK_CUR) })
             } else {
-                // SAFETY: the caller's promise.
+                // SAFETY: the kernel has just written the offset.
                 unsafe { feed.header(offset) }
             };
             if let Some(end) = end {
@@ -412,7 +412,7 @@ pub(crate) unsafe fn moved_file(call: Moved, file: c_int, offset: *const off64_t
 }
 
 impl Feed {
-    /// Adds what is left, out of a regular file from `at` on. (Another kind cannot be read twice.)
+    /// Adds what is left, from `at` of a regular file. (Other kinds cannot be read twice.)
     #[inline(never)]
     fn add_file(&mut self, file: c_int, mut at: i64) {
         let regular = sys::fstat(file).is_ok_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFREG);
@@ -422,7 +422,7 @@ impl Feed {
                 iov_base: bytes.as_mut_ptr().cast(),
                 iov_len: bytes.len().min(self.left),
             };
-            // SAFETY: room of ours.
+            // SAFETY: `room` lies in `bytes`.
             let read = unsafe { sys::readv(file, &[room], Some(at)) }.unwrap_or(0);
             let Some(read) = bytes.get(..read).filter(|read| !read.is_empty()) else {
                 return;
@@ -433,16 +433,16 @@ impl Feed {
     }
 }
 
-/// In the child of a fork, before its counts of calls are cleared: what a call under way moves, and
-/// half of what it has hashed, is the parent's. So nothing is left here; not even freed, since a
-/// handler of that very call may have forked.
+/// In the child of a fork, before its counts of calls are cleared. What a call in progress moves
+/// and has half hashed belongs to the parent, so the tracks are abandoned. They are not freed,
+/// since a handler of that call may have forked.
 pub fn after_fork(sock: &'static Socket) {
     if sock.calls_in_kernel() != 0 {
         sock.prefix.leave();
     }
 }
 
-/// Nothing is to be proved of the socket any more, now or later. Takes both locks for a moment.
+/// Nothing more is to be proved of the socket. Takes both locks for a moment.
 pub fn forget(sock: &'static Socket) {
     sock.prefix.end_both();
     if let Ok(_rx) = sock.rx.lock.enter()
@@ -452,11 +452,11 @@ pub fn forget(sock: &'static Socket) {
     }
 }
 
-/// What `look` finds in the tracks; `None` also where there are none, or in a handler that
+/// Runs `look` on the tracks. `None` also if there are none, or in a signal handler that
 /// interrupted this thread's use of the socket.
 fn with_tracks<R>(sock: &'static Socket, look: impl FnOnce(&Tracks) -> Option<R>) -> Option<R> {
     let _section = sock.rx.lock.enter().ok()?;
-    // SAFETY: one of the locks under which it is freed is held.
+    // SAFETY: the rx lock is held, and tracks are freed only under both locks.
     unsafe { sock.prefix.tracks() }.and_then(look)
 }
 

@@ -1,5 +1,4 @@
-//! Calls on a tracked descriptor that hooks cannot follow: the kernel's socket is to be the only
-//! path.
+//! Uses of a tracked descriptor that hooks cannot follow: only the kernel's socket may carry bytes.
 
 use super::socket::Socket;
 use crate::give_up;
@@ -10,14 +9,14 @@ use libc::c_int;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_stats::Reason;
 
-/// The descriptor is about to be used so: its stream goes back to TCP for good, counted under
-/// `reason`. What the program has written goes before what it writes now.
+/// Takes the descriptor's stream back to TCP for good, counted under `reason`, before such a use.
+/// What the program has written is re-sent before the use writes.
 pub fn used(fd: c_int, reason: Reason) {
     leave(fd, reason, give_up::finish);
 }
 
-/// As [`used`], by a call that only reads. What the program has written follows by the control
-/// thread: the peer may not read it before it is read from.
+/// As [`used`], for a use that only reads: the control thread may re-send later what the program
+/// has written, since the peer may not read it before it has sent something itself.
 pub fn reads(fd: c_int, reason: Reason) {
     leave(fd, reason, give_up::to_read);
 }
@@ -28,12 +27,12 @@ fn leave(fd: c_int, reason: Reason, give_up: fn(&'static Socket, Reason)) {
     };
     if let Some(sock) = entry.get::<Socket>() {
         give_up(sock, reason);
-        // What a poll has told of is there for the next reader; and after the program's SHUT_RD the
-        // kernel would tell of an end where it has nothing yet.
+        // The next reader must find what a poll has reported; and after SHUT_RD the kernel would
+        // report EOF while it has nothing yet.
         awaiting::part_with(sock);
     } else if entry == Entry::FRESH && reason != Reason::RawSyscall {
-        // Given away before it is connected. (A raw call about one that is not says nothing of
-        // later ones.)
+        // Passed on before it is connected. (A raw system call on it says nothing about later
+        // ones.)
         if let Some(sock) = crate::descriptors::sock_of(entry, fd) {
             give_up::finish(sock, reason);
         }
@@ -42,8 +41,8 @@ fn leave(fd: c_int, reason: Reason, give_up: fn(&'static Socket, Reason)) {
     }
 }
 
-/// Before `splice` to a tracked descriptor; what is to wait for the peer fails where the program
-/// does not.
+/// Called before `splice` to a tracked descriptor. If `waits_not`, the call fails where it would
+/// have to wait for the peer.
 pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
     let Some(sock) = entry.get::<Socket>() else {
         used(fd, Reason::Splice);

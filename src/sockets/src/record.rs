@@ -1,54 +1,56 @@
-//! Records between two processes of one host: of a meeting, and later of the link's control socket.
+//! Records between two processes of one host: those of a meeting, and those on a link's control
+//! socket.
 //!
-//! One record is one message of a `SOCK_SEQPACKET` socket, at most with one descriptor. How they
-//! are received is in `rendezvous::message`.
+//! A record is one message of a `SOCK_SEQPACKET` socket, with at most one descriptor.
+//! `rendezvous::message` receives them.
 
 use core::mem::size_of;
 use sluice_fabric::shm::Token;
 use sluice_fabric::sys;
 use sluice_runtime::{credentials, process};
 
-/// First bytes of every record.
+/// The first bytes of every record.
 const MAGIC: u32 = u32::from_le_bytes(*b"slce");
 
-/// Version of these records and of the meeting. Another one has other names.
+/// Version of the records and of the meeting. Processes of another version use other names.
 pub const VERSION: u16 = sluice_stats::PROTOCOL;
 
 /// Bytes of a record.
 pub const LEN: usize = 96;
 
-/// A number that is used once. All zero: none.
+/// A number used once; all zeroes: none.
 pub type Nonce = [u64; 2];
 
-/// What a record says.
+/// What a record says. "First" and "second" are the ends in the order in which they came to the
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
-    /// Second comer to first: repeat this nonce.
+    /// Second to first: repeat this nonce.
     Challenge = 1,
     /// Either: I hold the other end.
     Claim = 2,
-    /// First comer to second: I believe you; the stream's slot. With, for a new link, the arena.
+    /// First to second: accepted; the stream's slot. For a new link also the arena.
     Reply = 3,
-    /// Second comer to first, or the granted end to the granter: joined.
+    /// Second to first, or the granted end to the granter: joined.
     Joined = 4,
-    /// Either: no; `reason` says why.
+    /// Either: refused; `reason` says why.
     Decline = 5,
     /// Over a link: my socket of the connection `token[0]` waits for a stream.
     Ask = 6,
     /// Over a link: stream `index` for that connection.
     Grant = 7,
-    /// Over a link: the socket that `mirror` of an Ask names is none of this process.
+    /// Over a link: the socket that `mirror` of an Ask names is not this process's.
     NotMine = 8,
     /// My waiter slot `index` needs a doorbell.
     WantBell = 16,
-    /// Here is the far end of the doorbell for your slot `index`.
+    /// Here is the peer's end of the doorbell for your slot `index`.
     Bell = 17,
-    /// Your slot `index` sleeps and I have no doorbell for it.
+    /// Your slot `index` sleeps, and I have no doorbell for it.
     Wake = 18,
     /// Look at the words of stream `index`.
     Attention = 19,
-    /// My waiter slot `index` is gone: give its doorbell up.
+    /// My waiter slot `index` is gone: close its doorbell.
     DropBell = 20,
 }
 
@@ -73,14 +75,14 @@ impl Kind {
         .find(|&k| k as u16 == n)
     }
 
-    /// Does the record prove identity? Then the effective user is sent as explicit credentials; the
-    /// kernel's default is the real user.
+    /// Returns whether the record proves identity. Then the effective user is sent as explicit
+    /// credentials, since the kernel's default is the real user.
     fn is_proof(self) -> bool {
         matches!(self, Kind::Claim | Kind::Ask | Kind::Grant | Kind::Joined)
     }
 }
 
-/// A record. Fields that a kind does not use are zero.
+/// A record. Fields that its kind does not use are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// What it says.
@@ -97,14 +99,14 @@ pub struct Message {
     pub index: u32,
     /// [`REUSE`].
     pub flags: u32,
-    /// The sender's process; in Ask, Grant, NotMine and a Decline of an Ask the connection: its
-    /// key, and the inode of the asker's end, in Grant of the granter's.
+    /// The sender's process. In Ask, Grant, NotMine and a Decline of an Ask: the connection's key,
+    /// and the inode of the asker's end (in Grant: the granter's).
     pub token: Token,
-    /// To be repeated.
+    /// A nonce for the receiver to repeat.
     pub nonce: Nonce,
-    /// The other end's, repeated.
+    /// The receiver's nonce, repeated.
     pub echo: Nonce,
-    /// The sender's number of its TCP socket.
+    /// The sender's descriptor number of its TCP socket.
     pub descriptor: u32,
     /// In Ask: the inode of the other end.
     pub mirror: u64,
@@ -186,7 +188,8 @@ impl Message {
         bytes
     }
 
-    /// Parses a record; `None` if it is none. The version may be another one: the caller declines.
+    /// Parses a record; `None` if it is malformed. The version may differ: then the caller
+    /// declines.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         fn part<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
@@ -218,7 +221,7 @@ impl Message {
     }
 }
 
-/// Room for control messages, aligned as `cmsghdr` needs it.
+/// Room for control messages, aligned for `cmsghdr`.
 #[repr(C, align(8))]
 pub struct Control<const N: usize>(pub [u8; N]);
 
@@ -226,7 +229,7 @@ pub struct Control<const N: usize>(pub [u8; N]);
 pub const CREDENTIALS: usize = space(size_of::<libc::ucred>());
 const ONE_RIGHT: usize = space(size_of::<i32>());
 
-/// `CMSG_SPACE`, which is no constant in C libraries.
+/// `CMSG_SPACE`, which C libraries do not have as a constant.
 pub const fn space(data_len: usize) -> usize {
     size_of::<libc::cmsghdr>() + data_len.next_multiple_of(size_of::<usize>())
 }
@@ -234,10 +237,10 @@ pub const fn space(data_len: usize) -> usize {
 /// Writes one control message at `at`; returns where the next goes.
 ///
 /// # Safety
-/// The buffer at `at` is aligned and large enough.
+/// At `at` there is room for the message, aligned for `cmsghdr`.
 unsafe fn put_control<T>(at: *mut u8, kind: libc::c_int, data: &T) -> *mut u8 {
     let header = at.cast::<libc::cmsghdr>();
-    // SAFETY: the caller's room; all fields are set before the kernel reads them.
+    // SAFETY: the caller guarantees the room; all fields are set before the kernel reads them.
     unsafe {
         (*header).cmsg_level = libc::SOL_SOCKET;
         (*header).cmsg_type = kind;
@@ -251,10 +254,10 @@ unsafe fn put_control<T>(at: *mut u8, kind: libc::c_int, data: &T) -> *mut u8 {
     }
 }
 
-/// Sends a record, never waiting, by `with` its descriptor.
+/// Sends a record, with a descriptor if `with`. Never waits.
 ///
 /// # Errors
-/// The kernel's; EAGAIN when the peer does not read, EPERM when it lets no descriptor in.
+/// The kernel's: EAGAIN if the peer does not read, EPERM if the peer accepts no descriptor.
 pub fn send(socket: i32, message: &Message, with: Option<i32>) -> Result<(), sys::Errno> {
     let mut bytes = message.to_bytes();
     let named = message.kind.is_proof().then(|| {
@@ -265,7 +268,7 @@ pub fn send(socket: i32, message: &Message, with: Option<i32>) -> Result<(), sys
     send_bytes(socket, Some(&mut bytes), named, with)
 }
 
-/// Sends bytes so, and whom the sender names.
+/// Sends bytes like [`send`], with the credentials `named`.
 ///
 /// # Errors
 /// As [`send`].
@@ -284,11 +287,11 @@ pub fn send_bytes(
     let begin = control.0.as_mut_ptr();
     let mut end = begin;
     if let Some(named) = named {
-        // SAFETY: there is room for these and one more.
+        // SAFETY: `control` has room for credentials and one descriptor.
         end = unsafe { put_control(end, libc::SCM_CREDENTIALS, &named) };
     }
     if let Some(fd) = with {
-        // SAFETY: as above.
+        // SAFETY: `control` has room for one descriptor after the credentials.
         end = unsafe { put_control(end, libc::SCM_RIGHTS, &fd) };
     }
     // SAFETY: zeroes are a valid header.
@@ -300,6 +303,6 @@ pub fn send_bytes(
         header.msg_control = begin.cast();
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the header and all it points to live until the call returns.
+    // SAFETY: the header and everything it points to live until the call returns.
     unsafe { sys::sendmsg(socket, &raw const header, flags) }.map(drop)
 }

@@ -1,4 +1,31 @@
-//! Receiving: from the kernel, from the kernel up to the switch, from the ring.
+//! Receiving on a tracked socket: from TCP, from the link, or from one after the other.
+//!
+//! [`recv`] passes the call to the kernel while the rx half is [`Plain`](State::Plain) and nothing
+//! is owed. Any other call is a `Read`, which loops: take the rx lock, `look` once, then
+//! return, wait, or look again. The state of the half says where the next byte is:
+//!
+//! | state | the next byte is |
+//! |---|---|
+//! | `Plain` | on TCP, or in the unread copy after TCP has ended (`Read::off_link`) |
+//! | `Proved` | on TCP, until the writer switches |
+//! | `Draining` | on TCP up to the writer's switch, then on the link |
+//! | `Link` | in the ring, or in the writer's buffer (`direct`) |
+//! | `Returning` | between hosts: on TCP, which brings what the peer re-sends |
+//! | `Inherited` | with the parent: the first use demotes the stream |
+//!
+//! The rx lock guards the fields of the rx half, the reader's word in the ring (`head`) and the
+//! unread copy. No thread sleeps with it: a function that takes a [`Section`] releases it before it
+//! waits or returns. After a wait the state may be another, and the socket may be closed
+//! ([`IoWait::is_lost`]), so every turn of the loop begins with the lock and that question.
+//!
+//! A change must keep these rules:
+//! - A kernel call is counted first (`enter_kernel`), then the state is read: a switch changes
+//!   the state, then reads the count. Otherwise a thread sleeps in the kernel and misses the link.
+//! - Bytes copied from the ring are the program's only after `consume` has moved the head. If the
+//!   stream was sealed meanwhile, they come again by TCP, and the call forgets them.
+//! - An end or an error found after the call has got bytes is left to the next call. Taking it from
+//!   the kernel would lose it.
+//! - Each byte of TCP is added to the half's count, since the switch and the re-send go by offsets.
 
 mod look;
 
@@ -10,7 +37,7 @@ use crate::socket::{Socket, State};
 use crate::tcp::{self, AtHand, at_hand};
 use crate::unread_copy::{self, Step, awaiting};
 use crate::verdict::{Error, Pass, READ, Verdict};
-use crate::{PUBLISH, after_tcp, demote, direct, give_up, options, remote, trigger, wait};
+use crate::{after_tcp, demote, direct, give_up, options, remote, trigger, wait};
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -19,11 +46,12 @@ use sluice_fabric::sys::{self, Ends};
 use sluice_runtime::fault;
 use sluice_runtime::iov::{self, Cursor, Extent};
 use sluice_stats::Reason;
+use sluice_transport::PUBLISH;
 
 /// Receives for a tracked socket.
 ///
 /// # Safety
-/// The arguments are those of a C caller.
+/// `iov` points to `count` vectors of a C caller, valid for the length of the call.
 #[inline]
 pub unsafe fn recv(
     sock: &'static Socket,
@@ -38,7 +66,7 @@ pub unsafe fn recv(
     {
         return Verdict::Pass(pass);
     }
-    // SAFETY: passed on.
+    // SAFETY: `iov` points to `count` vectors of the C caller, as this function demands.
     let verdict = unsafe { recv_stream(sock, fd, iov, count, flags, io_wait) };
     if !matches!(verdict, Verdict::Block) {
         direct::revoke(io_wait);
@@ -46,11 +74,12 @@ pub unsafe fn recv(
     verdict
 }
 
-/// Is the call the kernel's alone? Touches none of the caller's memory.
+/// Passes the call to the kernel if there is no stream and nothing is owed. Does not touch the
+/// caller's memory.
 #[inline]
 pub fn to_kernel(sock: &'static Socket, flags: c_int) -> Option<Pass> {
     if sock.rx.state() == State::Plain && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0 {
-        // A wait for what is owed is made where a close meanwhile is seen.
+        // `recv_stream` waits for owed bytes, since it notices a close meanwhile.
         if sock.rx.owed.load(Ordering::Relaxed) != 0 {
             return None;
         }
@@ -60,7 +89,7 @@ pub fn to_kernel(sock: &'static Socket, flags: c_int) -> Option<Pass> {
     }
 }
 
-/// Announces a kernel call on the rx half, unless a stream has come up meanwhile.
+/// Counts a kernel call on the rx half. `None`: a stream has been attached meanwhile.
 #[inline]
 fn enter_kernel(sock: &'static Socket, flags: c_int) -> Option<Pass> {
     sock.rx.call_begins();
@@ -69,7 +98,7 @@ fn enter_kernel(sock: &'static Socket, flags: c_int) -> Option<Pass> {
             return Some(Pass::rx_uncounted(sock));
         }
         if flags & libc::MSG_TRUNC != 0 {
-            // TCP throws the bytes away.
+            // TCP drops the bytes, so none can be kept for a proof.
             sock.prefix.end(Way::In);
         }
         return Some(Pass::rx(sock));
@@ -78,11 +107,12 @@ fn enter_kernel(sock: &'static Socket, flags: c_int) -> Option<Pass> {
     None
 }
 
-/// The same for a call that may have waited, and has moved nothing: the kernel knows nothing of
-/// handlers that have run. `None` also where the socket was closed meanwhile: look again.
+/// Like [`enter_kernel`], for a call that may have waited and has moved nothing: the kernel does
+/// not know which handlers have run since the call began. `None`: look again, also if the socket
+/// was closed.
 fn go_on(sock: &'static Socket, fd: c_int, flags: c_int, io_wait: &mut IoWait) -> Option<Verdict> {
-    // Looked at first, too: the structure may be another connection's, whose own calls are to be
-    // alone on it.
+    // Before counting, too: the structure may belong to another connection, where no call of ours
+    // may be counted.
     if io_wait.is_lost() {
         return None;
     }
@@ -102,12 +132,12 @@ fn go_on(sock: &'static Socket, fd: c_int, flags: c_int, io_wait: &mut IoWait) -
 #[cold]
 unsafe fn out_of_band(sock: &'static Socket) -> Verdict {
     if sock.carrier().ends_by_record {
-        // The kernel has it apart from the stream; what comes before it may still be on the link.
+        // The kernel keeps the urgent byte apart; the bytes before it may still be on the link.
         remote::hears(sock);
         return Verdict::Pass(Pass::NOBODY);
     }
     give_up::begin(sock, Reason::MsgOob);
-    // A poll that follows is to find them.
+    // A poll after this call should find the re-sent bytes.
     awaiting::await_all_owed(sock);
     Verdict::Pass(Pass::NOBODY)
 }
@@ -121,7 +151,7 @@ unsafe fn recv_stream(
     io_wait: &mut IoWait,
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
-        // SAFETY: passed on.
+        // SAFETY: `sock` is tracked, and the function touches no memory of the caller.
         return unsafe { out_of_band(sock) };
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
@@ -130,9 +160,9 @@ unsafe fn recv_stream(
     if count > iov::MAX {
         return Verdict::Pass(Pass::NOBODY);
     }
-    // SAFETY: the caller's array.
+    // SAFETY: the caller guarantees `count` vectors at `iov`.
     let mut cursor = unsafe { Cursor::new(iov, count) };
-    // MSG_TRUNC on TCP discards: the addresses are never used.
+    // MSG_TRUNC on TCP discards the bytes, so the addresses are never used.
     let total = match cursor.extent(flags & libc::MSG_TRUNC != 0) {
         Extent::Bytes(total) => total,
         Extent::NoAddress | Extent::BadAddress => return Verdict::Failed(Error::BadAddress),
@@ -140,7 +170,7 @@ unsafe fn recv_stream(
     };
     cursor.limit(total);
     if total == 0 {
-        // SAFETY: passed on.
+        // SAFETY: the function touches no memory of the caller.
         return unsafe { recv_nothing(sock, fd, flags, io_wait) };
     }
     let flags = flags & !READ;
@@ -150,7 +180,7 @@ unsafe fn recv_stream(
     } else {
         (sock.rcvlowat.load(Ordering::Relaxed).max(1) as usize).min(total)
     };
-    // What a peek has seen is seen anew.
+    // A peek starts again from the first byte.
     let done = if peek { 0 } else { io_wait.done };
     if done != 0 {
         cursor.advance(done, |_, _| ());
@@ -165,7 +195,7 @@ unsafe fn recv_stream(
         want,
         cursor: &mut cursor,
         done,
-        // If TCP is over no more comes after what the next look finds.
+        // If TCP was over before the last look, nothing more comes.
         over: peek && io_wait.done != 0 && matches!(at_hand(fd), AtHand::Over),
         has_waited: false,
         busy_until: None,
@@ -175,8 +205,8 @@ unsafe fn recv_stream(
             return read.partly(Error::WouldBlock);
         };
         if io_wait.is_lost() {
-            // Most programs that want the call to end have shut the socket down before, and TCP has
-            // come to its end.
+            // Closed during the wait. Most programs shut the socket down first, so the call ends as
+            // at EOF.
             return Verdict::Done(read.done.max(io_wait.done) as isize);
         }
         read.fd = sock.valid_number(fd);
@@ -186,10 +216,10 @@ unsafe fn recv_stream(
     }
 }
 
-/// A receive going on. Its steps answer for the call, or `None`: look again.
+/// A receive in progress. Its steps return the call's answer, or `None` to look again.
 struct Read<'a> {
     sock: &'static Socket,
-    /// The caller's number, and the one by which the socket is reached now.
+    /// The caller's number, and one that refers to the socket now.
     given: c_int,
     fd: c_int,
     flags: c_int,
@@ -199,32 +229,32 @@ struct Read<'a> {
     want: usize,
     cursor: &'a mut Cursor,
     done: usize,
-    /// A peek: TCP was over before the last look.
+    /// A peek only: TCP had ended before the last look.
     over: bool,
-    /// It has waited once for bytes that another host owes.
+    /// The call has waited once for bytes that another host owes.
     has_waited: bool,
-    /// How long another thread's count is waited for, once it has begun.
+    /// Until when the call waits for another thread to count its bytes, once it has begun to.
     busy_until: Option<u64>,
 }
 
 impl Read<'_> {
-    /// Under the rx lock, which it gives back.
+    /// Looks once, under the rx lock, and acts on the outcome. Releases the lock.
     #[inline]
     fn look(&mut self, section: Section<'_>, io_wait: &mut IoWait) -> Option<Verdict> {
         let Self { sock, fd, .. } = *self;
         let need = self.want.saturating_sub(self.done);
         let left = self.total - self.done;
-        // What TCP has to say against going on is the next call's, if this one has got something.
+        // If this call has got bytes, an end or an error is left to the next call.
         io_wait.done = self.done;
-        // SAFETY: the caller's buffers; the lock is held.
+        // SAFETY: `recv`'s caller guarantees the buffers; `section` holds the lock.
         match unsafe { look(sock, fd, self.cursor, left, self.flags, need, io_wait) } {
             Look::Moved(n) if self.peek => self.has_peeked(section, n, io_wait),
             Look::Moved(n) => {
                 self.done += n;
                 let on_link = sock.rx.state() == State::Link;
                 drop(section);
-                // A full portion, or the last of TCP before the link: perhaps more lies ready, and
-                // TCP would hand it over in the same call.
+                // After a full portion, or the last bytes of TCP before the link, more may be
+                // ready, and TCP would return all of it in one call.
                 let is_over =
                     self.done == self.total || self.done >= self.want && on_link && n != PUBLISH;
                 is_over.then(|| self.finish())
@@ -238,7 +268,8 @@ impl Read<'_> {
             Look::Resetting => {
                 drop(section);
                 emulated_reset::let_end(sock);
-                // One that is still begun is this thread's own, which a handler has interrupted.
+                // If it is still begun, this thread is making the reset, and a signal handler
+                // interrupted it.
                 let is_own = emulated_reset::resetting(sock) == Resetting::Begun;
                 is_own.then(|| self.partly(Error::WouldBlock))
             }
@@ -257,7 +288,7 @@ impl Read<'_> {
             }
             Look::Failed(e) => {
                 drop(section);
-                // What the next call finds is what stands after it.
+                // Wait for another thread's reset, so that the next call finds its outcome.
                 emulated_reset::let_end(sock);
                 Some(self.partly(e))
             }
@@ -270,8 +301,8 @@ impl Read<'_> {
         }
     }
 
-    /// Under the rx lock, which it gives back: a peek has seen `n` bytes. One that wants more than
-    /// there is waits for more; what is there stays.
+    /// Ends a peek that has seen `n` bytes, or waits for more if it wants more; nothing is
+    /// consumed. Called with the rx lock held; releases it.
     #[cold]
     fn has_peeked(
         &mut self,
@@ -287,7 +318,7 @@ impl Read<'_> {
         }
         io_wait.note(sock);
         if current != State::Link {
-            // No wait is for both TCP and the link that follows it: TCP gets it all.
+            // No wait covers both TCP and the link after it, so the stream goes back to TCP.
             demote::settle_rx(sock, Reason::PeekWaits);
             return None;
         }
@@ -310,7 +341,8 @@ impl Read<'_> {
         }
     }
 
-    /// Under the rx lock, which it gives back: nothing is there. `need` bytes more are waited for.
+    /// Nothing is there: waits, or says why not. `need` bytes are missing. Called with the rx
+    /// lock held; releases it.
     #[inline]
     fn waits(
         &mut self,
@@ -355,7 +387,7 @@ impl Read<'_> {
         }
     }
 
-    /// The rest is TCP's, and what the copy of a demoted stream has after that.
+    /// The half is Plain: takes the rest from TCP, then from the copy of a demoted stream.
     #[inline(never)]
     fn off_link(&mut self, io_wait: &mut IoWait) -> Option<Verdict> {
         let Self { sock, fd, .. } = *self;
@@ -374,10 +406,10 @@ impl Read<'_> {
         if self.peek && !is_given {
             return Some(Verdict::Failed(Error::Kernel(libc::EBADF)));
         }
-        // In the kernel the call would meet the end of TCP, and not the copy after it.
+        // In the kernel the call would stop at the end of TCP and miss the copy after it.
         let meets_end = || self.flags & libc::MSG_WAITALL != 0 || unread_copy::follows(sock, fd);
-        // A recv of the kernel's takes a part, and sleeps until SO_RCVLOWAT bytes more are there
-        // (tcp_data_ready): for ever, if the part has come since this call waited for all of them.
+        // The kernel's recv takes a part, then sleeps until SO_RCVLOWAT more bytes come
+        // (`tcp_data_ready`): for ever, if this call had already waited for all of them.
         let is_low = || self.may_wait() && sock.rcvlowat.load(Ordering::Relaxed) > 1;
         let by_hand = !self.peek && (!is_given || kept && meets_end() || is_low());
         if self.done == 0 && !by_hand {
@@ -386,7 +418,7 @@ impl Read<'_> {
         self.take_tcp(io_wait)
     }
 
-    /// What TCP does not bring any more is taken from the copy. `Continue`: TCP has the next byte.
+    /// Takes from the copy what TCP will not bring. `Continue`: TCP has the next byte.
     fn take_copy(&mut self, io_wait: &mut IoWait) -> ControlFlow<Option<Verdict>> {
         let Self { sock, fd, .. } = *self;
         let Ok(section) = sock.rx.lock.enter() else {
@@ -395,7 +427,7 @@ impl Read<'_> {
         let goes_on = sock.rx.state() == State::Plain && !io_wait.is_lost();
         let step = if goes_on && sock.unread_copy.are_kept() {
             let left = self.total - self.done;
-            // SAFETY: the caller's buffers.
+            // SAFETY: `recv`'s caller guarantees the buffers; the rx lock is held.
             unsafe { unread_copy::step(sock, fd, self.cursor, left, self.flags) }
         } else {
             Step::Kernel
@@ -406,8 +438,8 @@ impl Read<'_> {
             Step::Busy => {
                 let now = sys::now_ns();
                 if now >= *self.busy_until.get_or_insert(now + unread_copy::owed_ns()) {
-                    // A thread that jumped out of its call stays counted for ever. Rather nothing
-                    // than a byte twice.
+                    // A thread that jumped out of its call stays counted for ever. Skip the copy:
+                    // missing bytes are better than repeated ones.
                     return ControlFlow::Continue(());
                 }
                 sys::sched_yield();
@@ -426,17 +458,17 @@ impl Read<'_> {
         ControlFlow::Break(answer)
     }
 
-    /// The library itself reads from TCP: a part of the call is done, or the copy follows.
+    /// Reads TCP in the library: the call already has a part, or the copy follows TCP.
     fn take_tcp(&mut self, io_wait: &mut IoWait) -> Option<Verdict> {
         let Self { sock, fd, .. } = *self;
         let Ok(section) = sock.rx.lock.enter() else {
             return Some(self.partly(Error::WouldBlock));
         };
         let rest = if sock.rx.state() != State::Plain || io_wait.is_lost() {
-            // The next look decides.
+            // The state has changed: look again.
             Rest::Moved(0)
         } else {
-            // SAFETY: the caller's buffers; the lock is held.
+            // SAFETY: `recv`'s caller guarantees the buffers; `section` holds the lock.
             unsafe { rest_from_kernel(sock, fd, self.cursor, self.flags) }
         };
         drop(section);
@@ -447,10 +479,11 @@ impl Read<'_> {
                 (self.done == self.total).then(|| self.finish())
             }
             Rest::Over if self.done != 0 => Some(self.finish()),
-            // The caller's number is closed, or another file's by now.
+            // The caller's number is closed, or another file's by now, so the kernel cannot answer
+            // by it.
             Rest::Over if !is_given && sys::has_error(fd) => Some(Verdict::Failed(Error::Reset)),
             Rest::Over if !is_given => Some(self.finish()),
-            // The end or an error, which the kernel tells; or another thread was faster.
+            // The end or an error, which the kernel reports; or another thread took the bytes.
             Rest::Over if !sock.unread_copy.are_kept() || !unread_copy::has_ended(fd) => {
                 go_on(sock, fd, self.flags, io_wait)
             }
@@ -468,7 +501,7 @@ impl Read<'_> {
         }
     }
 
-    /// Waits for what is missing, of which TCP has nothing yet.
+    /// Waits until TCP has more of what is missing.
     fn waits_for_tcp(&self, io_wait: &mut IoWait) -> Option<Verdict> {
         io_wait.done = self.done;
         let deadline = deadline_of(self.sock, io_wait);
@@ -497,8 +530,8 @@ impl Read<'_> {
     }
 }
 
-/// Asked for no byte: `read` returns at once, `recv` waits until there is something to read
-/// (sock_rcvlowat in the kernel: a target of none is a target of one).
+/// A receive of no byte: `read` returns at once, `recv` waits until there is something to read
+/// (`sock_rcvlowat` in the kernel makes a target of 0 one of 1).
 unsafe fn recv_nothing(
     sock: &'static Socket,
     fd: c_int,
@@ -515,7 +548,7 @@ unsafe fn recv_nothing(
     };
     let peek = (flags | libc::MSG_PEEK) & !libc::MSG_WAITALL;
     io_wait.empty = sock.may_wait(fd, flags);
-    // SAFETY: one byte of ours.
+    // SAFETY: `one` is a valid vector of one byte of this frame.
     match unsafe { recv_stream(sock, fd, &raw const one, 1, peek, io_wait) } {
         Verdict::Done(_) => Verdict::Done(0),
         Verdict::Failed(Error::WouldBlock | Error::Interrupted) if io_wait.empty => {
@@ -525,7 +558,7 @@ unsafe fn recv_nothing(
     }
 }
 
-/// The time at which SO_RCVTIMEO runs out, fixed at the first wait of a call.
+/// When SO_RCVTIMEO runs out; fixed at the call's first wait.
 fn deadline_of(sock: &Socket, io_wait: &mut IoWait) -> Option<u64> {
     let timeout = sock.rcv_timeout_ns.load(Ordering::Relaxed);
     if timeout != 0 && io_wait.deadline == 0 {
@@ -534,14 +567,14 @@ fn deadline_of(sock: &Socket, io_wait: &mut IoWait) -> Option<u64> {
     (io_wait.deadline != 0).then_some(io_wait.deadline)
 }
 
-/// Which handlers end a call that would wait now.
+/// The handlers that end a call that would wait now.
 fn ends(sock: &Socket, io_wait: &mut IoWait) -> Ends {
     deadline_of(sock, io_wait);
     io_wait.ends()
 }
 
-/// Off the link the limit is the kernel's, and may have been set since this end left it, be it by a
-/// relative.
+/// Reads the timeouts before the first wait off the link: the kernel has the current ones, which
+/// the program or a relative may have set since the demotion.
 pub(super) fn note_limit(sock: &'static Socket, fd: c_int, io_wait: &IoWait) {
     if io_wait.deadline == 0
         && let Ok(_section) = sock.rx.lock.enter()
@@ -550,8 +583,8 @@ pub(super) fn note_limit(sock: &'static Socket, fd: c_int, io_wait: &IoWait) {
     }
 }
 
-/// Bytes were read from TCP. Where what this end writes goes by the link no answer acknowledges
-/// them.
+/// Notes that bytes came by TCP. If this end writes to the link, no TCP segment acknowledges them,
+/// so the kernel is told to.
 #[inline]
 pub(crate) fn came_by_tcp(sock: &Socket) {
     after_tcp::is_answered(sock);
@@ -560,16 +593,16 @@ pub(crate) fn came_by_tcp(sock: &Socket) {
     }
 }
 
-/// What TCP had for a call that began on the link.
+/// What TCP had for a call that the library finishes.
 enum Rest {
     Moved(usize),
-    /// Nothing now.
+    /// Nothing yet.
     Nothing,
-    /// The end, or what the next call has to say.
+    /// EOF, or an error that the next call reports.
     Over,
 }
 
-/// Under the rx lock, off the link: what TCP has now for a call that began on it.
+/// Takes what TCP has now. Call under the rx lock, off the link.
 unsafe fn rest_from_kernel(
     sock: &'static Socket,
     fd: c_int,
@@ -581,7 +614,7 @@ unsafe fn rest_from_kernel(
         AtHand::Nothing => return Rest::Nothing,
         AtHand::Over => return Rest::Over,
     }
-    // SAFETY: the caller's buffers.
+    // SAFETY: the caller guarantees the cursor's buffers.
     let got = unsafe { tcp::recv_now(fd, cursor, flags) };
     let n = got.unwrap_or(0);
     sock.rx.add_kernel_bytes(n as u64);

@@ -10,15 +10,14 @@ use sluice_runtime::{address, control_thread, rights, seccomp};
 use sluice_stats::{Reason, Role};
 use std::io::Write;
 
-/// A line is being written. A thread that finds another one writing may be about to end the
-/// process.
+/// Held while a line is written. A thread that has to wait for it may be about to end the process.
 static WRITING: Guarded<()> = Guarded::new(());
 
 /// Held over a fork: no thread writes that the child would wait for.
 pub const HELD: &dyn OverFork = &WRITING;
 
-/// After a fork, in the child: what it has inherited gets a line of its own. What another thread of
-/// the parent is closing gets none, since that thread is not here.
+/// In the child of a fork: an inherited connection gets a line of its own. One that another thread
+/// of the parent was closing gets none, since that thread is not here.
 pub fn after_fork() {
     socket::for_every(|sock| {
         let is_closing = sock.fds.load(Ordering::Relaxed) == 0;
@@ -26,21 +25,22 @@ pub fn after_fork() {
     });
 }
 
-/// The process ends: each connection that has no line yet gets it. Among these are the ones that
-/// other threads are closing, whose peers may have seen the end before.
+/// At the end of the process: writes the missing lines, also of connections that other threads are
+/// closing, whose peers may have seen the end already.
 pub fn process_ends() {
     if sluice_runtime::config::config().report.is_some() {
         socket::for_every(finished);
     }
 }
 
-/// The connection is over, or the process is: appends its line. Once for each connection and
-/// process; when this returns it is written.
+/// Appends the line of a connection that is over, or whose process is. Once per connection and
+/// process; when this returns, the line is written.
 pub fn finished(sock: &Socket) {
     let Some(path) = sluice_runtime::config::config().report.as_deref() else {
         return;
     };
-    // None in a handler that has interrupted another line of this thread's.
+    // Fails in a handler that has interrupted this thread's own writing; then it writes without the
+    // lock.
     let _writing = WRITING.lock();
     if sock.reported.swap(true, Ordering::Relaxed) {
         return;
@@ -85,15 +85,15 @@ pub fn finished(sock: &Socket) {
     let Some(text) = line.get(..512 - left) else {
         return;
     };
-    // A thread of the program's makes it as the program would.
+    // In a thread of the program the file gets a descriptor as the program would get it.
     let _low = control_thread::is_own_thread().then(Low::begin);
     if let Ok(fd) = sys::open_append(path) {
         let _ = sys::write(fd.raw(), text);
     }
 }
 
-/// The connection stands, or is about to lose a half: its addresses are asked for if there will be
-/// a line, since the kernel knows no peer of a connection whose both ends are over.
+/// Looks up the addresses of a connection that is established or about to lose a half, if there
+/// will be a line: the kernel forgets the peer once both directions have ended.
 pub fn named(sock: &Socket) {
     let conn = sock.conn();
     if sluice_runtime::config::config().report.is_none() || conn.family().is_some() {
@@ -112,18 +112,18 @@ pub fn named(sock: &Socket) {
     }
 }
 
-/// Asks for the addresses of a connection on which nothing was tried; its descriptor is open still,
-/// or known to be gone. False: there was no connection.
+/// Looks up the addresses of a connection on which no upgrade was tried. Its descriptor is still
+/// open, or known to be gone. False: there was no connection.
 fn describe(sock: &Socket) -> bool {
     let conn = sock.conn();
     let Some(role) = conn.role() else {
         return false;
     };
     let fd = sock.fd.load(Ordering::Relaxed);
-    // A filter may kill for the question.
+    // A seccomp filter may kill the process for the question.
     let name = |peer| (!seccomp::is_filtered()).then(|| address::name(fd, peer))?;
     let (local, peer) = (name(false), name(true));
-    // A connection that was reset has no peer any more; one that never came about has moved
+    // A connection that was reset has no peer any more; one that was never established has moved
     // nothing.
     if peer.is_none() && role == Role::Connecting && sock.offset() == 0 {
         return false;

@@ -1,4 +1,4 @@
-//! Descriptors that travel over Unix sockets (SCM_RIGHTS).
+//! Descriptors sent over Unix sockets (SCM_RIGHTS).
 
 use crate::socket::Socket;
 use crate::{descriptors, options};
@@ -7,13 +7,13 @@ use sluice_runtime::caller;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_stats::Reason;
 
-/// Calls `each` for every descriptor in the message's control data, as far as that is there.
+/// Calls `each` for every descriptor in the message's control data, as far as the data is mapped.
 ///
 /// # Safety
-/// `msg` is a C caller's.
+/// `msg` is an argument of a C caller.
 unsafe fn for_each(msg: *const msghdr, mut each: impl FnMut(i32)) {
     const HEADER: usize = size_of::<libc::cmsghdr>();
-    // SAFETY: any bytes are a header; the caller's promise.
+    // SAFETY: any bytes are a valid header, and `msg` is the caller's.
     let Some(msg) = (unsafe { caller::copy_on_trust(msg) }) else {
         return;
     };
@@ -21,7 +21,7 @@ unsafe fn for_each(msg: *const msghdr, mut each: impl FnMut(i32)) {
     let mut at = 0;
     while msg.msg_controllen.saturating_sub(at) >= HEADER {
         let here = control.wrapping_add(at);
-        // SAFETY: any bytes are one; inside the control room that the header names.
+        // SAFETY: any bytes are a valid header; it lies in the control data that the message names.
         let Some(one) = (unsafe { caller::copy_on_trust(here.cast::<libc::cmsghdr>()) }) else {
             return;
         };
@@ -32,7 +32,8 @@ unsafe fn for_each(msg: *const msghdr, mut each: impl FnMut(i32)) {
         if (one.cmsg_level, one.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             for i in 0..(len - HEADER) / size_of::<i32>() {
                 let number = here.wrapping_add(HEADER + i * size_of::<i32>());
-                // SAFETY: as above, inside this part of it.
+                // SAFETY: any bytes are a number; it lies inside this header's part of the control
+                // data.
                 let Some(fd) = (unsafe { caller::copy_on_trust(number.cast::<i32>()) }) else {
                     return;
                 };
@@ -43,13 +44,13 @@ unsafe fn for_each(msg: *const msghdr, mut each: impl FnMut(i32)) {
     }
 }
 
-/// Before a message leaves: what it carries goes back to TCP for good, since another process may
-/// use it; also in relatives, which know nothing of the message.
+/// Called before a message is sent. A socket in it goes back to TCP for good, since another process
+/// may use it, and so do the sockets of relatives, which do not see the message.
 ///
 /// # Safety
-/// `msg` is null or a C caller's.
+/// `msg` is null or an argument of a C caller.
 pub unsafe fn leaving(msg: *const msghdr) {
-    // SAFETY: passed on.
+    // SAFETY: `msg` is null or the C caller's.
     unsafe {
         for_each(msg, |fd| {
             let entry = fd_table::lookup(fd);
@@ -65,11 +66,11 @@ pub unsafe fn leaving(msg: *const msghdr) {
     }
 }
 
-/// After a message came: the table knows nothing of the numbers it brought.
+/// Called after a message was received: the descriptor table knows nothing of the new numbers.
 ///
 /// # Safety
-/// `msg` is null or a C caller's, filled by the kernel.
+/// `msg` is null or an argument of a C caller, filled by the kernel.
 pub unsafe fn arrived(msg: *const msghdr) {
-    // SAFETY: passed on.
+    // SAFETY: `msg` is null or the C caller's.
     unsafe { for_each(msg, descriptors::renumbered) };
 }

@@ -1,4 +1,9 @@
-//! Sending: to the kernel, to the ring, and after bytes that are being sent again.
+//! Sending on a tracked socket: to TCP, to the link, or to TCP after the bytes being re-sent.
+//!
+//! [`send`] passes the call to the kernel while the tx half is [`Plain`](State::Plain), and counts
+//! it there. Any other call is a `Write`, which loops: take the tx lock, `look` where bytes may
+//! go, then write, wait, or look again. The tx lock guards the fields of the tx half and the
+//! writer's word in the ring (`tail`); no thread sleeps with it.
 
 mod file;
 pub(crate) mod job;
@@ -19,7 +24,7 @@ use crate::unread_copy::awaiting;
 use crate::upgrade::{self, Switch};
 use crate::verdict::{Error, Pass, Verdict};
 use crate::wait;
-use crate::{PUBLISH, after_tcp, meeting, recv, remote, trigger, trim, wake};
+use crate::{after_tcp, meeting, recv, remote, trigger, trim, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::lock::Section;
@@ -30,34 +35,35 @@ use sluice_fabric::words::OFFSET_MAX;
 use sluice_runtime::fault;
 use sluice_runtime::iov::{self, Cursor, Extent};
 use sluice_stats::Reason;
-use sluice_transport::verbs;
+use sluice_transport::PUBLISH;
+use sluice_transport::links;
 
-/// What one look under the tx lock found.
+/// Where bytes may go, as one look under the tx lock found.
 pub(super) enum Room {
-    /// This much may be written at `at` of `ring`.
+    /// So many bytes may be written at offset `at` of `ring`.
     Bytes(Ring, u64, usize),
     /// The ring is full.
     Full,
-    /// Bytes are being sent again on TCP, which has no room now.
+    /// TCP has no room for the bytes being re-sent.
     Resending,
-    /// They are to be, when the link or the peer has told from where.
+    /// The re-send waits for the link or the peer to tell where it begins.
     Held,
-    /// Look again.
+    /// The state has changed: look again.
     Again,
-    /// The half has left the link for this reason: the other one is to follow, then look again.
+    /// The tx half was demoted for this reason: demote the rx half too, then look again.
     Leaves(Reason),
-    /// The kernel's alone, as a counted call.
+    /// TCP takes the bytes, by a counted call.
     Kernel,
-    /// Bytes are lost: as TCP after a reset.
+    /// Bytes were lost: the connection looks reset.
     Lost,
-    /// The writing half is shut down, and TCP's will be when all is sent again.
+    /// The program has shut down the writing half; TCP's follows when everything is re-sent.
     Shut,
 }
 
 /// Sends for a tracked socket.
 ///
 /// # Safety
-/// The arguments are those of a C caller.
+/// `iov` points to `count` vectors of a C caller, valid for the length of the call.
 #[inline]
 pub unsafe fn send(
     sock: &'static Socket,
@@ -68,38 +74,38 @@ pub unsafe fn send(
     io_wait: &mut IoWait,
 ) -> Verdict {
     if io_wait.is_fresh()
-        // SAFETY: passed on.
+        // SAFETY: `iov` points to `count` vectors of the C caller, as this function demands.
         && !unsafe { is_large(sock, iov, count, flags) }
         && let Some(pass) = to_kernel(sock, flags)
     {
-        // SAFETY: the caller's arguments.
+        // SAFETY: `iov` points to `count` vectors of the C caller, as this function demands.
         return Verdict::Pass(unsafe { pass.writes(sock, iov, count) });
     }
-    // SAFETY: passed on.
+    // SAFETY: `iov` points to `count` vectors of the C caller, as this function demands.
     unsafe { send_stream(sock, fd, iov, count, flags, io_wait) }
 }
 
-/// A call that writes [`LARGE`] bytes to TCP does so in pieces, amid which its connection may leave
-/// TCP: of so many bytes while a meeting is under way, else of [`LONG_PIECE`]. Smaller ones cost
-/// more than a hundredth, see `docs/decisions/025-a-trigger-by-cost.md`.
+/// A call that writes at least [`LARGE`] bytes to TCP does so in pieces, between which the
+/// connection may switch: of this size during a meeting, else of [`LONG_PIECE`]. Smaller pieces
+/// cost more than 1 %, see `docs/decisions/025-a-trigger-by-cost.md`.
 const PIECE: usize = 256 << 10;
 const LONG_PIECE: usize = 1 << 20;
 
-/// Is the call to be made in pieces?
+/// Returns whether the call is to be made in pieces.
 ///
 /// # Safety
-/// The arguments are those of a C caller, whose array is there.
+/// `iov` points to `count` vectors of a C caller.
 #[inline]
 pub unsafe fn is_large(sock: &Socket, iov: *const iovec, count: usize, flags: c_int) -> bool {
     if !may_be_large(sock, flags) || count > iov::MAX {
         return false;
     }
-    // SAFETY: the caller's array.
+    // SAFETY: the caller guarantees `count` vectors at `iov`.
     let extent = unsafe { Cursor::new(iov, count) }.extent(false);
     matches!(extent, Extent::Bytes(total) if total >= LARGE)
 }
 
-/// May the connection leave TCP amid a call with these flags?
+/// Returns whether the connection may switch in the middle of a call with these flags.
 #[inline]
 pub fn may_be_large(sock: &Socket, flags: c_int) -> bool {
     let whole = libc::MSG_OOB | libc::MSG_EOR | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY;
@@ -108,7 +114,7 @@ pub fn may_be_large(sock: &Socket, flags: c_int) -> bool {
         && flags & whole == 0
 }
 
-/// Is the call the kernel's alone? Touches none of the caller's memory.
+/// Passes the call to the kernel if no stream concerns it. Does not touch the caller's memory.
 #[inline]
 pub fn to_kernel(sock: &'static Socket, flags: c_int) -> Option<Pass> {
     if sock.tx.state() == State::Plain && flags & libc::MSG_OOB == 0 {
@@ -143,24 +149,24 @@ unsafe fn send_stream(
     if count > iov::MAX {
         return Verdict::Pass(Pass::NOBODY);
     }
-    // SAFETY: the caller's array.
+    // SAFETY: the caller guarantees `count` vectors at `iov`.
     let mut cursor = unsafe { Cursor::new(iov, count) };
     let total = match cursor.extent(false) {
         Extent::Bytes(total) => total,
         Extent::BadAddress => return Verdict::Failed(Error::BadAddress),
-        // Nothing of it can be sent.
+        // The kernel refuses it.
         Extent::NoAddress | Extent::Refused => return Verdict::Pass(Pass::NOBODY),
     };
     cursor.limit(total);
     if total == 0 && sock.shut.load(Ordering::Relaxed) && sock.tx.state() == State::Resending {
         return Verdict::Failed(Error::BrokenPipe { raise: true });
     }
-    // No byte, or the first one of a connection that stands already, which the kernel refuses:
-    // passed on as they are. What moves bytes would move them past those in the ring.
+    // No byte to send, or MSG_FASTOPEN on an established connection: the kernel answers these
+    // without moving bytes past those in the ring.
     if total == 0 || flags & libc::MSG_FASTOPEN != 0 {
         return Verdict::Pass(Pass::NOBODY);
     }
-    // Nothing but SO_ZEROCOPY, with which there is no link, gives this flag a meaning.
+    // Only SO_ZEROCOPY gives this flag a meaning, and such a socket is not upgraded.
     let flags = flags & !libc::MSG_ZEROCOPY;
     let job = Job {
         sock,
@@ -197,7 +203,7 @@ unsafe fn send_stream(
             return write.job.lost();
         }
         write.job.fd = sock.valid_number(fd);
-        // SAFETY: the caller's buffers; the lock is held.
+        // SAFETY: `send`'s caller guarantees the buffers; `section` holds the lock.
         if let Some(verdict) = unsafe { write.go_on(section, io_wait) } {
             return verdict;
         }
@@ -213,8 +219,8 @@ fn out_of_band(sock: &'static Socket, fd: c_int, flags: c_int) -> Verdict {
     Verdict::Pass(Pass::NOBODY)
 }
 
-/// A send from a caller's buffers. Its steps, under the tx lock, which they give back, answer for
-/// the call, or `None`: look again.
+/// A send from a caller's buffers. Its steps are called with the tx lock held and release it; they
+/// return the call's answer, or `None` to look again.
 struct Write {
     job: Job,
     /// The caller's number.
@@ -250,7 +256,8 @@ impl Write {
                 let before = self.cursor;
                 let mut to = at;
                 self.cursor.advance(n, |from, len| {
-                    // SAFETY: the caller's buffer; the space is ours by the words.
+                    // SAFETY: `from` has `len` bytes of the caller's buffer; `look` has reserved
+                    // the ring's space, which the reader does not read before the tail moves.
                     unsafe { ring.copy_in(to, from, len) };
                     to += len as u64;
                 });
@@ -258,7 +265,7 @@ impl Write {
                     sock.conn().tx.bytes.indirect.add(n as u64);
                     self.job.done += n;
                 } else {
-                    // Sealed while we copied: these bytes go to TCP.
+                    // Sealed during the copy: these bytes go to TCP.
                     self.cursor = before;
                 }
                 drop(section);
@@ -268,7 +275,7 @@ impl Write {
                 remote::await_placement(sock, || !self.job.is_nonblocking());
                 Some(finish(sock, self.total))
             }
-            // SAFETY: passed on.
+            // SAFETY: `send`'s caller guarantees the buffers; the lock is held.
             Room::Kernel => unsafe { self.by_tcp(section, io_wait) },
             Room::Lost => {
                 drop(section);
@@ -278,7 +285,7 @@ impl Write {
         }
     }
 
-    /// The reader took `n` bytes straight from the buffers.
+    /// The reader took `n` bytes directly from the buffers.
     fn has_sent(&mut self, section: Section<'static>, n: usize) -> Option<Verdict> {
         let sock = self.job.sock;
         self.cursor.advance(n, |_, _| ());
@@ -299,7 +306,8 @@ impl Write {
         let job = &mut self.job;
         let sock = job.sock;
         after_tcp::acts_on(sock);
-        // If the caller's number is closed, or another file's by now, the call ends by ours.
+        // If the caller's number is closed, or another file's by now, the library must make the
+        // call.
         if job.done == 0 && job.fd == self.given && !self.is_large {
             if job.is_interrupted() {
                 return Some(Verdict::Failed(Error::Interrupted));
@@ -308,11 +316,11 @@ impl Write {
             return Some(Verdict::Pass(Pass::tx(sock)));
         }
         job.note();
-        // Under the lock no switch comes between the look and the call, and no close.
-        // SAFETY: the caller's buffers; the lock is held.
+        // SAFETY: `send`'s caller guarantees the buffers. Under the lock no switch and no close
+        // comes between the look and the call.
         let rest = unsafe { rest_to_kernel(job, &mut self.cursor) };
         if rest == Rest::Full && sock.tx.state() == State::Proved && !job.is_nonblocking() {
-            // Where TCP has room the ring may be taken instead.
+            // When TCP has room again, the ring may be ready instead.
             return job.pause(section, Room::Resending, Some(io_wait));
         }
         drop(section);
@@ -353,21 +361,21 @@ fn finish(sock: &'static Socket, done: usize) -> Verdict {
     Verdict::Done(done as isize)
 }
 
-/// How far TCP took a call that began on the link.
+/// How far TCP took a call that the library makes.
 #[derive(PartialEq, Eq)]
 enum Rest {
     Moved,
     Full,
-    /// What else there is to say is the next call's.
+    /// Nothing more can be written; the next call gets the error.
     Over,
-    /// The same, and that is the peer's reset.
+    /// TCP was reset by the peer.
     Cut,
     /// TCP has taken nothing of the call.
     Failed(Error),
 }
 
-/// Under the tx lock: a send that began on the link and ends on TCP, or one in pieces, as far as
-/// TCP takes a piece without waiting.
+/// Writes as much as TCP takes without waiting: the rest of a send that began on the link, or one
+/// piece of a large one. Call under the tx lock.
 unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     let Job {
         sock, fd, flags, ..
@@ -386,7 +394,7 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     // More than 64 buffers take more than one call.
     let pieces = cursor.rest(&mut room);
     cursor.limit(most);
-    // An error is the next call's, which has nothing else to say; a try would take it.
+    // An error is left to the next call: a try would consume it.
     if pieces.is_empty() {
         return Rest::Over;
     }
@@ -398,13 +406,14 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = pieces.as_mut_ptr();
     msg.msg_iovlen = pieces.len();
-    // A signal for a broken pipe is not raised: part was sent.
+    // No SIGPIPE here: part of the call may have been sent.
     let asked = flags | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     sock.tx.call_begins();
-    // SAFETY: the caller's buffers.
+    // SAFETY: `send`'s caller guarantees the buffers, which `msg` lists; `pieces` outlives the
+    // call.
     let sent = unsafe { sys::sendmsg(fd, &raw const msg, asked) };
     call_by_tcp_ends(sock, sent.unwrap_or(0), |call| {
-        // SAFETY: the kernel has read so many bytes of them.
+        // SAFETY: the kernel has just read these bytes from the same buffers.
         unsafe { prefix::moved(call, pieces.as_ptr(), pieces.len()) };
     });
     match sent {
@@ -415,17 +424,17 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
         }
         Err(libc::EAGAIN) => Rest::Full,
         Err(libc::EINTR) => Rest::Moved,
-        // The signal is raised where the program wants one.
+        // The hook raises SIGPIPE unless the program asked for none.
         Err(libc::EPIPE) if is_first => Rest::Failed(Error::BrokenPipe { raise: true }),
         Err(errno) if is_first => Rest::Failed(Error::Kernel(errno)),
-        // Not where this end was shut down in between: that is no reset.
+        // EPIPE is no reset: this end may have been shut down in between.
         Err(libc::ECONNRESET) => Rest::Cut,
         Err(_) => Rest::Over,
     }
 }
 
-/// TCP has taken `n` bytes of a call that was counted; `note` keeps them where the socket's are
-/// kept.
+/// Ends a counted call of which TCP has taken `n` bytes; `note` keeps them if the connection's
+/// first bytes are being kept.
 fn call_by_tcp_ends(sock: &'static Socket, n: usize, note: impl FnOnce(Moved)) {
     if sock.prefix.wants(Way::Out) {
         note(Moved {
@@ -439,7 +448,7 @@ fn call_by_tcp_ends(sock: &'static Socket, n: usize, note: impl FnOnce(Moved)) {
     sock.conn().tx.bytes.tcp.add(n as u64);
 }
 
-/// Under the tx lock: where may bytes go, and how many of `left`?
+/// Finds where bytes may go, and how many of `left`. Call with the tx lock held.
 #[inline]
 pub(super) fn look(sock: &'static Socket, left: usize) -> Room {
     if sock.tx.state() != State::Link {
@@ -463,7 +472,7 @@ pub(super) fn look(sock: &'static Socket, left: usize) -> Room {
     } else {
         let carrier = sock.carrier();
         if carrier.lends && remote::goes_direct(sock) {
-            // All at once where a buffer waits for it.
+            // All at once if the reader has lent a buffer.
             (left, 0)
         } else {
             (carrier.portion, carrier.rest)
@@ -472,7 +481,7 @@ pub(super) fn look(sock: &'static Socket, left: usize) -> Room {
     // The cached head is refreshed only when it leaves too little room.
     if at - seen + (left.min(portion) as u64) > most {
         if let Some(link) = sock.link() {
-            verbs::drive(link);
+            links::drive(link);
         }
         let head = dir.rx.head.read();
         if head.flagged {
@@ -484,7 +493,7 @@ pub(super) fn look(sock: &'static Socket, left: usize) -> Room {
                 demote::settle_tx(sock, Reason::Limit);
                 return Room::Again;
             }
-            // Not possible: the reader lies about its head.
+            // Impossible: the reader lies about its head.
             sock.pin(Reason::PeerHostile);
             demote::settle_tx(sock, Reason::PeerHostile);
             return Room::Again;
@@ -492,13 +501,13 @@ pub(super) fn look(sock: &'static Socket, left: usize) -> Room {
         seen = head.offset;
         sock.tx.seen.store(seen, Ordering::Relaxed);
     }
-    // Less than nothing where the program has just made the buffer smaller.
+    // Negative if the program has just made the send buffer smaller.
     let room = most.saturating_sub(at - seen);
     if room == 0 {
         return Room::Full;
     }
     let fits = left.min(room as usize);
-    // Little after a whole portion goes with it: it is not worth a message.
+    // A small rest after a whole portion goes with it: it is not worth a message.
     let now = if fits <= portion + rest {
         fits
     } else {
@@ -544,7 +553,8 @@ fn look_off_link(sock: &'static Socket) -> Room {
     }
 }
 
-/// Under the tx lock: publishes `n` bytes written at `at`. False: sealed, they are not on the link.
+/// Publishes `n` bytes written at `at`. False: the stream is sealed and they are not on the link.
+/// Call with the tx lock held.
 #[inline]
 pub fn publish(sock: &'static Socket, at: u64, n: usize) -> bool {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
@@ -579,9 +589,9 @@ pub fn publish(sock: &'static Socket, at: u64, n: usize) -> bool {
     true
 }
 
-/// Under the tx lock: the reader has shut both halves down with bytes unread. What is written from
-/// now on, to `to` in the ring by now, must meet its kernel, which answers by a reset, and is never
-/// seen in the ring.
+/// The reader did SHUT_RDWR with unread data. Later bytes must go over TCP so that its kernel
+/// answers RST; the bytes just written, up to `to`, are withdrawn from the ring. Call with the tx
+/// lock held.
 #[cold]
 fn refused(sock: &'static Socket, to: u64) {
     let at = sock.tx.at.swap(to, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! `setsockopt` and `getsockopt` of the program: noted where the link must honour an option, a
-//! reason for TCP where it cannot.
+//! The program's `setsockopt` and `getsockopt`. An option that the link must honour is noted; one
+//! that it cannot honour sends the connection back to TCP.
 
 use crate::options::{self, AT_ONCE, name, note, note_low, note_tells_unread, pins};
 use crate::socket::{Socket, State};
@@ -11,7 +11,7 @@ use sluice_fabric::sys;
 use sluice_runtime::caller;
 use sluice_stats::Reason;
 
-/// What a program asks for by an option.
+/// A call of `setsockopt`.
 #[derive(Clone, Copy)]
 pub struct Asked {
     level: c_int,
@@ -36,22 +36,23 @@ impl Asked {
         (self.level, self.option) == (level, option)
     }
 
-    /// The value, or its beginning; `None`: it is shorter, or lies where nothing is.
+    /// The value, or its beginning. `None`: it is shorter, or not mapped.
     fn get<T: Copy>(&self) -> Option<T> {
         if self.len < size_of::<T>() {
             return None;
         }
-        // SAFETY: only used with integers and arrays of bytes; the caller of `new` has this many
-        // there, unless they are missing.
+        // SAFETY: `T` is an integer or an array of bytes, for which any bytes are valid. The caller
+        // of `new` has `len` bytes there, unless they are known to be unmapped.
         unsafe { caller::copy_on_trust(self.value.cast()) }
     }
 
-    /// Is not even the beginning of the value there? Then the kernel refuses it.
+    /// Returns whether not even the beginning of the value is mapped; then the kernel refuses the
+    /// call.
     fn is_missing(&self) -> bool {
         caller::cannot_read(self.value as usize, self.len.min(size_of::<c_int>()))
     }
 
-    /// Is the option turned off by this, or left as it is to begin with?
+    /// Returns whether the call turns the option off, or sets its default.
     fn is_off(&self) -> bool {
         match (self.level, self.option) {
             (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) if self.len >= size_of::<u64>() => {
@@ -73,7 +74,8 @@ impl Asked {
         }
     }
 
-    /// A low-water mark, or a time limit (two integers of 64 bits), such as the kernel takes.
+    /// Returns whether the value is a low-water mark or a timeout (two 64-bit integers) that the
+    /// kernel accepts.
     fn is_mark_or_time(&self) -> bool {
         if self.option == libc::SO_RCVLOWAT {
             self.get::<c_int>().is_some()
@@ -83,15 +85,15 @@ impl Asked {
         }
     }
 
-    /// Does the kernel only get ready for its TLS by this? It encrypts from the moment at which it
-    /// is given keys. TLS libraries that can give them ask for it on every connection.
+    /// Returns whether the call only prepares the kernel for TLS, as TLS libraries do on every
+    /// connection. The kernel encrypts once it has keys.
     fn is_tls_without_keys(&self) -> bool {
         self.is(libc::IPPROTO_TCP, libc::TCP_ULP)
             && self.get() == Some(*b"tls")
             && (self.len == 3 || self.get() == Some(*b"tls\0"))
     }
 
-    /// Is it one of those that a stream honours, or that keep a connection on TCP?
+    /// Returns whether the option is one that streams honour or that keeps a connection on TCP.
     fn concerns_streams(&self) -> bool {
         let is_honoured = matches!(
             (self.level, self.option),
@@ -107,10 +109,10 @@ impl Asked {
         is_honoured || pins(self.level, self.option).is_some()
     }
 
-    /// Why a link cannot honour it, if it cannot.
+    /// Why a link cannot honour the call, if so.
     fn pins(&self, fd: c_int) -> Option<Reason> {
         let reason = pins(self.level, self.option)?;
-        // Keys are refused where the kernel was not made ready for them.
+        // The kernel refuses keys unless it was prepared for TLS.
         let are_vain = || {
             let ready = sys::getsockopt::<[u8; 4]>(fd, libc::IPPROTO_TCP, libc::TCP_ULP);
             self.level == name::SOL_TLS && ready != Ok(*b"tls\0")
@@ -120,33 +122,33 @@ impl Asked {
     }
 }
 
-/// Before each `setsockopt` of the program's on a socket of TCP.
+/// Called before each `setsockopt` of the program on a TCP socket.
 pub fn sets(asked: &Asked) {
     if asked.concerns_streams() {
         options::may_be_set_unseen();
     }
 }
 
-/// Before the real `setsockopt`.
+/// Called before the real `setsockopt`.
 pub fn before_set(sock: &'static Socket, fd: c_int, asked: Asked) {
     let (level, option) = (asked.level, asked.option);
     if let Some(reason) = asked.pins(fd) {
         match (reason, option) {
-            // What was written before is not to be encrypted, signed, or left out of a repair; nor
-            // is it stamped and counted.
+            // What was written before must not be encrypted, signed, left out of a repair, or
+            // stamped and counted, so the re-send must end first.
             (Reason::TcpUlp | Reason::TcpMd5 | Reason::TcpRepair, _)
             | (Reason::Timestamping, libc::SO_TIMESTAMPING | name::SO_TIMESTAMPING_NEW) => {
                 give_up::finish(sock, reason);
                 if asked.is(name::SOL_TLS, name::TLS_RX) {
-                    // All that the kernel is to decrypt comes by TCP from here on, and is not
-                    // counted as it was sent.
+                    // What the kernel will decrypt comes by TCP from here on, in other numbers of
+                    // bytes than were sent.
                     awaiting::await_all_owed(sock);
                     if let Ok(_section) = sock.rx.lock.enter() {
                         unread_copy::renounce(sock);
                     }
                 }
             }
-            // The peer's record is looked for where a peek begins.
+            // The library peeks for the peer's record, and SO_PEEK_OFF would move that peek.
             (Reason::PeekOff, _) => give_up::to_read(sock, reason),
             _ => {
                 give_up::begin(sock, reason);
@@ -185,43 +187,43 @@ pub fn before_set(sock: &'static Socket, fd: c_int, asked: Asked) {
         | name::SO_SNDTIMEO_NEW
             if asked.is_mark_or_time() =>
         {
-            // Both processes' from now on, and noted in this one alone: the kernel is to honour it.
-            // First, since it would not tell the parent of a record from another host that is less
-            // than the new mark.
+            // The option now belongs to both processes, and only this one knows of it, so the
+            // kernel must honour it. The stream goes back first: with the new mark, the kernel
+            // would not report another host's record, which is shorter, to the parent.
             demote::takes_back_inherited(sock);
         }
         _ => {}
     }
 }
 
-/// The kernel has the program's own SO_LINGER again.
+/// Gives the kernel the program's own SO_LINGER again.
 fn own_linger(sock: &'static Socket) {
     if let Ok(_section) = sock.tx.lock.enter() {
         sock.staged.unstage(sock.fd.load(Ordering::Relaxed));
     }
 }
 
-/// Before the real `getsockopt`.
+/// Called before the real `getsockopt`.
 pub fn before_get(sock: &'static Socket, level: c_int, option: c_int) {
     if (level, option) == (libc::SOL_SOCKET, libc::SO_LINGER) {
         own_linger(sock);
     }
     if (level, option) == (libc::IPPROTO_TCP, name::TCP_ZEROCOPY_RECEIVE) {
-        // A read that looks at TCP alone.
+        // This call reads from TCP alone.
         give_up::to_read(sock, Reason::ZerocopyReceive);
         awaiting::await_all_owed(sock);
     }
 }
 
-/// What `getsockopt` is to say where the kernel has another value than the program has set. Asked
-/// before and after it: one is right.
+/// The value that `getsockopt` must report if the kernel has another than the program has set.
+/// Asked before and after the call; if either has one, that is right.
 pub fn own_value(sock: &Socket, level: c_int, option: c_int) -> Option<c_int> {
     let low = (level, option) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
     let held = low && sock.low_held.load(Ordering::Acquire);
     held.then(|| sock.rcvlowat.load(Ordering::Relaxed) as c_int)
 }
 
-/// After a `setsockopt` that succeeded.
+/// Called after a `setsockopt` that succeeded.
 ///
 /// # Safety
 /// The arguments are those of a C caller.
@@ -239,10 +241,11 @@ pub unsafe fn after_set(
         (libc::IPPROTO_TCP, libc::TCP_INQ) => return note_tells_unread(sock, fd),
         _ => return,
     };
-    // Without the lock in a signal handler whose thread holds it.
+    // In a signal handler whose thread holds the lock, this goes on without it.
     let section = sock.rx.lock.enter();
     if let Some(cell) = cell {
-        // SAFETY: the kernel has read one there; both structs are two 64-bit integers here.
+        // SAFETY: the kernel has just read a value there; both structs are two 64-bit integers
+        // here.
         let time = unsafe { core::ptr::read_unaligned(value.cast::<libc::timeval>()) };
         if time.tv_sec < 0 {
             cell.store(AT_ONCE, Ordering::Relaxed);
@@ -250,10 +253,10 @@ pub unsafe fn after_set(
             cell.store(0, Ordering::Relaxed);
         }
     }
-    // Without a stream they are the kernel's to honour, and to be read when one is attached.
+    // Without a stream the kernel honours them, and they are read when a stream is attached.
     if sock.is_accelerated() {
         if cell.is_none() {
-            // SAFETY: the kernel has read one there.
+            // SAFETY: the kernel has just read an integer there.
             note_low(sock, fd, unsafe {
                 core::ptr::read_unaligned(value.cast::<c_int>())
             });

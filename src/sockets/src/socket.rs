@@ -1,8 +1,10 @@
 //! A tracked TCP socket: what this process knows of one connection.
 //!
-//! Its halves change their states by [`Event`]s alone.
+//! A socket has two halves, `rx` and `tx`. Each has a lock, and a state that changes only by an
+//! [`Event`].
 //!
-//! The memory of a `Socket` is a `Socket` for the life of the process (type-stable pool).
+//! A `Socket` lives in a type-stable pool: its memory is a `Socket` for the life of the process, so
+//! a stale reference is safe to read. [`Known`] tells whether it still is the same connection.
 
 mod pool;
 mod stack;
@@ -33,15 +35,15 @@ use sluice_stats::{Conn, Reason, Transport};
 
 /// Which end of the TCP connection this is.
 pub mod role {
-    /// Not known: neither `connect` nor `accept` was seen.
+    /// Unknown: no hook saw `connect` or `accept`.
     pub const UNKNOWN: u8 = 0;
-    /// `connect` was called here.
+    /// This process called `connect`.
     pub const CONNECTING: u8 = 1;
-    /// `accept` returned it here.
+    /// `accept` returned the socket to this process.
     pub const ACCEPTED: u8 = 2;
 }
 
-/// Halves of a connection, in [`Socket::halves`].
+/// Halves that the program has shut down, in [`Socket::halves`].
 pub mod half {
     /// `SHUT_RD`.
     pub const READING: u8 = 1;
@@ -51,126 +53,126 @@ pub mod half {
     pub(crate) const BOTH: u8 = READING | WRITING;
 }
 
-/// Epoll sets that one socket can be in while accelerated.
+/// A connection on a link can be in at most so many epoll sets.
 pub const SETS: usize = 8;
 
-/// One half of a socket. Zero is the state of a new one.
+/// One half of a socket: all zeroes when new.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Half {
-    /// Guards everything below but `calls` and reads of `state`.
+    /// Guards writes to everything below except `calls`, `moves`, `owed` and the spin words.
     pub lock: Lock,
-    /// What carries the bytes. Changed under the lock; read anywhere.
+    /// What carries the bytes. Changed under the lock; read without it as a hint.
     pub state: state::Cell,
-    /// tx: the ring may have pages, and trim.rs knows of it. Written under the lock.
+    /// tx: the ring may have pages, and `trim.rs` knows. Written under the lock.
     pub resident: AtomicBool,
-    /// Calls now in the kernel (low 16 bits) and bytes that the kernel has moved (the rest). The
-    /// thread that counted a call takes it back, whatever has become of the socket: the count
-    /// outlives it. SeqCst: "announce the call, then look at the state" against "change the state,
-    /// then look for calls".
+    /// Low 16 bits: calls that are in the kernel now. The rest: bytes that the kernel has moved.
+    /// The thread that counted a call uncounts it even if the socket was closed meanwhile, so the
+    /// count outlives the socket. SeqCst: one thread counts its call, then reads the state; another
+    /// changes the state, then reads the count.
     pub calls: AtomicU64,
-    /// About how many calls in the kernel have moved bytes.
+    /// About how many calls by the kernel have moved bytes.
     pub moves: AtomicU32,
-    /// This end's word on the link: bytes published (tx) or consumed (rx) since the switch.
+    /// This end's cursor on the link: bytes published (tx) or consumed (rx) since the switch.
     pub at: AtomicU64,
-    /// The peer's word as last seen and found possible: never ahead of the truth.
+    /// The peer's cursor as last read and validated: never ahead of the real one.
     pub seen: AtomicU64,
     ring_base: AtomicPtr<u8>,
     ring_len: AtomicU32,
-    /// tx: most bytes that may lie unread in the ring: what TCP would take back at a demotion.
+    /// tx: the most bytes that may lie unread in the ring, since TCP has to take them at a
+    /// demotion.
     pub unread_max: AtomicU32,
-    /// The direction in the arena.
+    /// The direction in the link's arena.
     dir: AtomicPtr<Direction>,
-    /// rx: stream offset in TCP at which the link begins.
+    /// rx: the offset in the TCP stream at which the link's bytes begin.
     pub from: AtomicU64,
-    /// rx, off the link: bytes of TCP (as in `calls`) up to which the peer owes what the program
-    /// may have been told of already, sent again after a demotion; 0: none;
-    /// [`unread_copy::SOME`](super::unread_copy::SOME).
+    /// rx, off the link: the byte count of TCP (as in `calls`) up to which the peer re-sends bytes
+    /// that the program may have been told of before a demotion. 0: nothing is owed;
+    /// [`unread_copy::SOME`](super::unread_copy::SOME): an unknown number is.
     pub owed: AtomicU64,
-    /// Bytes that went by links, ever, without going by TCP too.
+    /// All bytes that went by links and not also by TCP, over all streams.
     pub linked: AtomicU64,
-    /// Spin budget of waits on this half, in ns; adapted.
+    /// Adaptive spin budget of waits on this half, in ns.
     pub spin_ns: AtomicU32,
-    /// Waits until a half whose budget is used up tries to spin again.
+    /// How many waits skip the spin before a half with no budget left tries to spin again.
     pub spin_skip: AtomicU32,
-    /// Transfers of at least this many bytes may go directly; 0 while an offer is up.
+    /// Least size of a transfer that may go directly; 0 while an offer is up.
     pub gate: AtomicU32,
 }
 
-/// One call in the kernel, in [`Half::calls`].
+/// One call in the kernel, as counted in [`Half::calls`].
 pub(crate) const CALL: u64 = 1;
-/// Bits below the byte count in [`Half::calls`].
+/// Bits of the call count, below the byte count, in [`Half::calls`].
 pub const CALL_BITS: u32 = 16;
 
-// SAFETY: of sockets alone.
+// SAFETY: only entries made from a `Socket` have this kind, so the table's pointer is one.
 unsafe impl Object for Socket {
     const KIND: Kind = Kind::Socket;
 }
 
 impl Half {
-    /// Calls in the kernel now.
+    /// Calls that are in the kernel now.
     #[inline]
     pub fn in_kernel(&self) -> u64 {
         self.calls.load(Ordering::SeqCst) & ((1 << CALL_BITS) - 1)
     }
-    /// Bytes that the kernel has moved for this process's hooks, re-sent ones included.
+    /// Bytes that the kernel has moved for this process's hooks, including re-sent ones.
     #[inline]
     pub fn kernel_bytes(&self) -> u64 {
         self.calls.load(Ordering::Relaxed) >> CALL_BITS
     }
-    /// A call is on its way to the kernel. SeqCst: see [`Half::calls`].
+    /// Counts a call that is about to enter the kernel. SeqCst: see [`Half::calls`].
     #[inline]
     pub(crate) fn call_begins(&self) {
         self.calls.fetch_add(CALL, Ordering::SeqCst);
     }
-    /// It is over, and has moved `n` bytes: one step, so that nobody finds the call gone and its
-    /// bytes not counted.
+    /// Uncounts a call that has moved `n` bytes. One atomic step, so that no thread sees the call
+    /// gone and its bytes not counted yet.
     #[inline]
     pub(crate) fn call_ends(&self, n: u64) {
         self.calls
             .fetch_add((n << CALL_BITS).wrapping_sub(CALL), Ordering::SeqCst);
         if n != 0 {
-            // One that another thread's overwrites is not missed.
+            // A lost update does no harm: the count is approximate.
             let moves = self.moves.load(Ordering::Relaxed);
             self.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
         }
     }
-    /// Counts bytes that the kernel has moved.
+    /// Counts bytes that the kernel has moved outside a counted call.
     #[inline]
     pub(crate) fn add_kernel_bytes(&self, n: u64) {
         self.calls.fetch_add(n << CALL_BITS, Ordering::Relaxed);
     }
-    /// The state, for a decision that the lock will confirm.
+    /// The state as a hint: confirm a decision under the lock.
     #[inline]
     pub fn state(&self) -> State {
         self.state.get()
     }
-    /// The direction, in every state but Plain. Call under the lock.
+    /// The direction, in every state but Plain. Call with the lock held.
     #[inline]
     pub fn dir(&self) -> Option<&'static Direction> {
-        // SAFETY: null, or a direction of the link's arena, which stays mapped while a stream of it
-        // is in use here; `detach` clears it under the lock.
+        // SAFETY: null, or a direction in the arena of the link. `detach` clears the pointer under
+        // the lock before the arena may be unmapped.
         unsafe { self.dir.load(Ordering::Relaxed).as_ref() }
     }
-    /// Is this its direction still? Without the lock, a moment ago.
+    /// Returns whether the half uses this direction. A hint: reads without the lock.
     #[inline]
     pub fn is_at(&self, dir: &Direction) -> bool {
         core::ptr::eq(self.dir.load(Ordering::Relaxed), dir)
     }
-    /// The ring, once known. Call under the lock.
+    /// The ring, if known. Call with the lock held.
     #[inline]
     pub fn ring(&self) -> Option<Ring> {
         let base = self.ring_base.load(Ordering::Relaxed);
-        // SAFETY: set together by `set_ring` from a checked ring of the arena.
+        // SAFETY: `set_ring` stores base and length together, from a validated ring of the arena.
         (!base.is_null()).then(|| unsafe { Ring::new(base, self.ring_len.load(Ordering::Relaxed)) })
     }
-    /// Sets the ring.
     pub(crate) fn set_ring(&self, ring: Ring) {
         let [(base, _), _] = ring.pieces(0, ring.len());
         self.ring_len.store(ring.len() as u32, Ordering::Relaxed);
         self.ring_base.store(base, Ordering::Relaxed);
     }
-    /// Tells `sluice stat` of the ring that is in use now.
+    /// Publishes the ring in use to `sluice stat`.
     pub(crate) fn show_ring(&self, to: &sluice_stats::Direction) {
         if let (Some(dir), Some(ring)) = (self.dir(), self.ring()) {
             let words = [&dir.tx.tail, &dir.rx.head];
@@ -180,7 +182,7 @@ impl Half {
             );
         }
     }
-    /// Points the half at a direction. Call under the lock.
+    /// Sets or clears the direction, and resets both cursors. Call with the lock held.
     pub fn set_dir(&self, dir: Option<&'static Direction>) {
         self.dir.store(
             dir.map_or(core::ptr::null_mut(), |d| core::ptr::from_ref(d).cast_mut()),
@@ -219,158 +221,155 @@ impl Half {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Socket {
-    /// What is read.
+    /// The reading half.
     pub rx: Half,
-    /// What is written.
+    /// The writing half.
     pub tx: Half,
-    /// Stream bytes, both directions together, at which an upgrade is tried next; u64::MAX: never.
+    /// Stream bytes, both directions together, at which the next upgrade is tried; u64::MAX: never.
     pub next_try: AtomicU64,
-    /// The other end could not be looked for yet: that is done when it has answered.
+    /// An upgrade was due while the other end could not be looked for yet; it is tried once the
+    /// peer has answered.
     pub is_early: AtomicBool,
-    /// A fork has given it to a relative, which may set options of it.
+    /// A fork gave the socket to a relative, which may set its options.
     pub was_inherited: AtomicBool,
-    /// The other end has asked for this one over a link, before a byte was moved here.
+    /// The peer asked over a link for this end before this process moved a byte.
     pub is_asked_for: AtomicBool,
-    /// Looked for the other end before a large write.
+    /// A large write has already made this process look for the other end.
     pub was_large: AtomicBool,
-    /// Peers were asked over links, since a link last came up.
+    /// Peers were asked for this connection over links since a link last came up.
     pub has_asked: AtomicBool,
-    /// By which others name it; 0: not asked for yet. See inodes.rs.
+    /// The inode by which other processes name the socket; 0: not looked up. See `inodes.rs`.
     pub inode: AtomicU64,
-    /// In [`OPENED`].
+    /// Place in [`OPENED`].
     opened: Place,
-    /// What of its first bytes is kept for a proof.
+    /// What is kept of the connection's first bytes, to prove it to another host.
     pub prefix: digests::Slot,
-    /// Entries of the table that point here: descriptors of this process.
+    /// Entries of the descriptor table that point here: descriptors of this process.
     pub fds: AtomicU32,
-    /// Grows when the structure is put back: tells a stale reference.
+    /// Counts how often the structure was freed, so that a stale reference can be detected.
     pub generation: AtomicU32,
-    /// A descriptor number that is valid now (dup'd ones are equal).
+    /// A descriptor number of this process that is valid now; with dups, any of them.
     pub fd: AtomicI32,
     /// See [`role`].
     pub role: AtomicU8,
-    /// Threads of this process in a kernel `poll` or `select`, entered before the proof, that watch
-    /// it. Outlives the socket, as [`Half::calls`] does.
+    /// Threads of this process in a kernel `poll` or `select` that watch the socket and began
+    /// before the peer was proved. Outlives the socket, as [`Half::calls`] does.
     pub polls: AtomicU32,
-    /// O_NONBLOCK as last set through a hook: in the lowest bits ([`ASKED`]) 0 not known, or one of
-    /// these; above the count of the times when that was forgotten.
+    /// O_NONBLOCK as last set through a hook. The low bits (`ASKED`) are 0 if unknown, else
+    /// `BLOCKS` or `BLOCKS_NOT`; the bits above count how often the value was forgotten.
     pub nonblock: AtomicU32,
-    /// TCP_NODELAY as last set through a hook in the lowest bit, the count of such calls above.
+    /// Low bit: TCP_NODELAY as last set through a hook. The bits above count such calls.
     pub nodelay: AtomicU32,
-    /// SO_RCVTIMEO and SO_SNDTIMEO in ns, of a socket with a stream; 0: none.
+    /// SO_RCVTIMEO of a socket with a stream, in ns; 0: none.
     pub rcv_timeout_ns: AtomicU64,
-    /// See `rcv_timeout_ns`.
+    /// SO_SNDTIMEO, likewise.
     pub snd_timeout_ns: AtomicU64,
     /// TCP_INQ of a socket with a stream.
     pub tells_unread: AtomicBool,
     /// SO_RCVLOWAT of a socket with a stream; 0 means 1.
     pub rcvlowat: AtomicU32,
-    /// The kernel has 1 instead, since it is to tell of the peer's record, or to `low_waits`.
-    /// Changed under the rx lock.
+    /// The kernel's SO_RCVLOWAT is 1 instead of `rcvlowat`: TCP may bring the peer's record, or a
+    /// call counted in `low_waits` sleeps. Changed under the rx lock.
     pub low_held: AtomicBool,
-    /// Sleeps of calls that have a part of what they want, and that fewer bytes are to end than
-    /// `rcvlowat`. Likewise.
+    /// Sleeping calls that have part of what they want and need fewer bytes than `rcvlowat` to go
+    /// on. Changed under the rx lock.
     pub low_waits: AtomicU32,
-    /// By the program's word it is to be there after `exec`.
+    /// The program cleared FD_CLOEXEC: the descriptor survives `exec`.
     pub for_exec: AtomicBool,
-    /// The watch over a full ring.
+    /// Watches for a reader that leaves the ring full.
     pub full: Full,
-    /// Among those whose rings have pages: see trim.rs.
+    /// Place among the sockets whose rings have pages; see `trim.rs`.
     pub untrimmed: Place,
-    /// Offset at which the ring that is written began to have pages. Under the tx lock.
+    /// Offset at which the ring for writing began to have pages. Guarded by the tx lock.
     pub resident_from: AtomicU64,
-    /// What is kept of a demoted stream.
+    /// The unread bytes of a demoted stream.
     pub unread_copy: UnreadCopy,
-    /// What direct transfers need.
+    /// State of direct transfers.
     pub direct: Direct,
-    /// What is lent to another host.
+    /// Buffers lent to another host.
     pub lent: crate::remote::lent::Lent,
-    /// Why it may never be upgraded again; a [`Reason`] as a number, 0 if it may.
+    /// The [`Reason`], as a number, for which the socket may never be upgraded again; 0: it may.
     pub pinned: AtomicU32,
-    /// Demotions since the connection last did well on a link: spaces new tries.
+    /// Demotions since the connection last did well on a link; spaces the next tries.
     pub backoff: AtomicU32,
-    /// Bytes between two tries to meet again after a demotion; 0: never demoted, the tries go by
-    /// [`first_try`].
+    /// Bytes between two tries after a demotion. 0: never demoted, so [`first_try`] decides.
     ///
     /// [`first_try`]: crate::trigger::first_try
     pub retry_step: AtomicU64,
-    /// Bytes by links when the stream in use was attached.
+    /// Bytes moved by links before the stream in use was attached.
     pub linked_before: AtomicU64,
-    /// By what the other end names this connection, and the inode of the other end's socket; 0: not
-    /// known yet.
+    /// The key by which the other end names this connection; 0: unknown.
     pub key: AtomicU64,
-    /// See `key`.
+    /// The inode of the other end's socket; 0: unknown.
     pub mirror: AtomicU64,
-    /// Where a set has the registration of this socket that was made last: a guess, to be verified
-    /// there.
+    /// Index of this socket's latest registration in its set: a hint that the set verifies.
     pub last_reg: AtomicU32,
-    /// The link of the last stream, and its generation: the other end is known to be at it.
+    /// The link of the last stream, and its generation. The peer's process is at its other end.
     last_link: AtomicPtr<Link>,
     last_generation: AtomicU32,
-    /// A demotion of the stream in use has been counted.
+    /// The demotion of the stream in use has been counted.
     pub counted: AtomicBool,
-    /// The sets that the socket is in know of the stream in use. Before that no reader consents:
-    /// what the peer wrote would be told to nobody.
+    /// The sets of this socket know the stream in use. No reader consents before, since no set
+    /// would report what the peer writes.
     pub adopted: AtomicBool,
-    /// The stream in use has carried over a direction, and has been counted as an upgrade.
+    /// The stream in use has carried a direction, and has been counted as an upgrade.
     pub upgraded: AtomicBool,
-    /// The peer died leaving unread input: recv says ECONNRESET once, where TCP would.
+    /// The peer died with unread input: `recv` returns ECONNRESET once, as on TCP.
     pub reset_seen: AtomicBool,
-    /// That reset is made: the kernel tells all of it.
+    /// This end's kernel has reset the connection, so the kernel reports it.
     pub reset_made: AtomicBool,
-    /// The writing half is shut down for the program; TCP's is when all is sent again.
+    /// The program has shut down the writing half. TCP's follows when everything is re-sent.
     pub shut: AtomicBool,
-    /// What the program has shut down, of [`half`].
+    /// The halves that the program has shut down, as bits of [`half`].
     pub halves: AtomicU8,
-    /// 1 + the generation that it had when the program last shut a writing half down.
+    /// 1 + the generation in which the program last shut down a writing half.
     pub shut_in: AtomicU32,
-    /// Every descriptor of the program is closed; `fd` is one of ours, closed when all is sent
-    /// again.
+    /// The program has closed all its descriptors. `fd` is the library's own, closed after the
+    /// re-send.
     pub lingers: AtomicBool,
-    /// The line of this connection has been written (see report.rs).
+    /// The report line of this connection has been written; see `report.rs`.
     pub reported: AtomicBool,
-    /// To another host: what is written during the switch.
+    /// Between hosts: bytes written during the switch, which this process alone holds.
     pub staged: Staged,
-    /// From another host: a step of the switch waits until more of TCP is read.
+    /// Between hosts: a step of the switch waits until more of TCP is read.
     pub far: AtomicBool,
-    /// From another host: where the re-send begins is known.
+    /// Between hosts: the offset at which the peer's re-send begins is known.
     pub begun: AtomicBool,
-    /// From another host: how many records this process had taken out of TCP when it last took one
-    /// out here. See `remote::records`.
+    /// Between hosts: the process-wide count of records taken out of TCP, at the last one taken out
+    /// of this connection. See `remote::records`.
     pub heard: AtomicU64,
-    /// From another host: since when TCP has bytes of which only more can tell whether they are a
-    /// record's; 0: it has none.
+    /// Between hosts: since when TCP holds bytes that may be the beginning of a record; 0: it holds
+    /// none.
     pub undecided_ns: AtomicU64,
-    /// From another host: the stream was left for another reader, which reads TCP past
-    /// this library.
+    /// Between hosts: the stream was left to another reader, which reads TCP without this library.
     pub handed: AtomicBool,
-    /// Counters for the outside; null if none could be had.
+    /// Counters for `sluice stat`; null if none could be allocated.
     conn: AtomicPtr<Conn>,
-    /// Shared with relatives; null until a fork or an upgrade.
+    /// Memory shared with relatives; null until a fork or an upgrade.
     family: AtomicPtr<Family>,
-    /// The link of the stream in use, if any.
+    /// The link of the stream in use; null if none.
     link: AtomicPtr<Link>,
-    /// Slot of the stream on the link.
+    /// The stream's index on the link.
     pub index: AtomicU32,
-    /// Epoll sets that this socket is registered in.
+    /// The epoll sets that this socket is registered in.
     pub sets: [AtomicPtr<Watcher>; SETS],
-    /// 1 + index of the next free structure.
+    /// The next free structure.
     next_free: AtomicPtr<Socket>,
 }
 
-/// Bits of [`Socket::nonblock`].
+/// The bits of [`Socket::nonblock`] that hold the value.
 const ASKED: u32 = 3;
-/// In these: O_NONBLOCK is off.
+/// O_NONBLOCK is off.
 const BLOCKS: u32 = 1;
-/// In these: it is on.
+/// O_NONBLOCK is on.
 const BLOCKS_NOT: u32 = 2;
 
-/// An end that does not leave TCP tells the other end so from this offset of the stream on. Before
-/// it, the other end seldom looks, and a short connection shall not pay for it.
+/// An end that stays on TCP tells the other end why from this stream offset on. The other end
+/// seldom looks earlier, and a short connection should not pay for the message.
 pub const TELLS_AT: u64 = 32 << 10;
 
 impl Socket {
-    /// The outside's counters.
+    /// The connection's counters, or a shared dummy if it has none.
     #[inline]
     pub fn conn(&self) -> &'static Conn {
         static NOBODY: Conn = Conn::new();
@@ -380,21 +379,21 @@ impl Socket {
 
     /// This end's address and the peer's, if they are known.
     pub fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
-        // SAFETY: as in `conn`.
+        // SAFETY: null, or from `alloc_conn`, whose memory is never unmapped.
         let conn = unsafe { self.conn.load(Ordering::Relaxed).as_ref() }?;
         conn.local().zip(conn.peer())
     }
 
-    /// What relatives share.
+    /// The memory shared with relatives, if any.
     #[inline]
     pub fn family(&self) -> Option<&'static Family> {
         // SAFETY: null, or a slot of the family region, which is never unmapped.
         unsafe { self.family.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Process `pid` gives the socket up, and may come back to it (an `exec` that fails). A slot
-    /// that nobody else holds is others' from now on: this socket takes another one with its next
-    /// stream.
+    /// Process `pid` gives the socket up (an `exec`, which may fail and come back). If no other
+    /// process holds the family slot, it becomes free, and this socket takes a new slot with its
+    /// next stream.
     pub fn leave_family(&self, pid: u32) {
         let Some(family) = self.family() else { return };
         if family.leave(pid) {
@@ -402,13 +401,13 @@ impl Socket {
         }
     }
 
-    /// This process shares no memory with the relatives that hold the socket, too, from now on;
-    /// there it stays one of them until it ends.
+    /// Stops using the family slot without leaving it: relatives count this process as a holder
+    /// until it ends.
     pub fn detach_family(&self) {
         self.family.store(core::ptr::null_mut(), Ordering::Release);
     }
 
-    /// The family slot, taken if there is none yet.
+    /// The family slot, taken first if there is none.
     pub fn family_or_take(&self) -> Option<&'static Family> {
         if let Some(family) = self.family() {
             return Some(family);
@@ -432,29 +431,28 @@ impl Socket {
     /// The link of the stream in use.
     #[inline]
     pub fn link(&self) -> Option<&'static Link> {
-        // SAFETY: null, or a leaked link.
+        // SAFETY: null, or a link; links are leaked and stay valid.
         unsafe { self.link.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Sets the stream in use.
     pub(crate) fn set_stream(&self, link: &'static Link, index: u32) {
         self.index.store(index, Ordering::Relaxed);
         self.link
             .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
     }
 
-    /// The link of the last stream, if it still stands.
+    /// The link of the last stream, if its peer is still connected.
     pub fn last_link(&self) -> Option<&'static Link> {
-        // SAFETY: null, or a leaked link.
+        // SAFETY: null, or a link; links are leaked and stay valid.
         let link = unsafe { self.last_link.load(Ordering::Acquire).as_ref() }?;
         let same = link.generation() == self.last_generation.load(Ordering::Relaxed);
         (same && link.is_alive() && link.control().is_open()).then_some(link)
     }
 
-    /// Takes the stream out: the caller leaves it on the link.
+    /// Takes the stream out of the socket. The caller must leave it on the link.
     pub(crate) fn take_stream(&self) -> Option<(&'static Link, u32)> {
         let link = self.link.swap(core::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: null, or a leaked link.
+        // SAFETY: null, or a link; links are leaked and stay valid.
         let link = unsafe { link.as_ref() }?;
         self.last_generation
             .store(link.generation(), Ordering::Relaxed);
@@ -468,8 +466,8 @@ impl Socket {
         self.rx.linked.load(Ordering::Relaxed) + self.tx.linked.load(Ordering::Relaxed)
     }
 
-    /// `fd` if it still is the socket's, else a number that is: another thread may close one, while
-    /// a dup lives, under a call that began by it.
+    /// Returns `fd` if it still belongs to the socket, else another of its numbers: another thread
+    /// may close `fd` during the call while a dup lives.
     #[inline]
     pub(crate) fn valid_number(&'static self, fd: i32) -> i32 {
         if fd_table::lookup(fd) == Some(Entry::of(self)) {
@@ -484,8 +482,8 @@ impl Socket {
         self.linked() + self.rx.kernel_bytes() + self.tx.kernel_bytes()
     }
 
-    /// Is a read or write of the program non-blocking by O_NONBLOCK? The flag belongs to the open
-    /// file, which relatives share: with one of those about, the kernel is asked.
+    /// Returns whether O_NONBLOCK is set. Relatives share the flag, since it belongs to the open
+    /// file: while there are any, the kernel is asked.
     #[inline]
     pub(crate) fn is_nonblocking(&self, fd: i32) -> bool {
         match self.nonblock.load(Ordering::Relaxed) & ASKED {
@@ -495,18 +493,19 @@ impl Socket {
         }
     }
 
-    /// May a call with these flags wait?
+    /// Returns whether a call with these flags may wait.
     #[inline]
     pub(crate) fn may_wait(&self, fd: i32, flags: i32) -> bool {
         flags & libc::MSG_DONTWAIT == 0 && !self.is_nonblocking(fd)
     }
 
-    /// Was the other end looked for, so that the control thread has calls to make about this one?
+    /// Returns whether this end has looked for the other end, so that the control thread may have
+    /// work for the socket.
     pub(crate) fn was_sought(&self) -> bool {
         self.key.load(Ordering::Relaxed) != 0
     }
 
-    /// Do relatives hold the socket, too?
+    /// Returns whether relatives hold the socket too.
     pub fn is_shared(&self) -> bool {
         self.family()
             .is_some_and(|f| f.is_shared(sluice_runtime::process::pid()))
@@ -519,7 +518,7 @@ impl Socket {
         let on = flags & libc::O_NONBLOCK != 0;
         if !self.is_shared() {
             let known = before | if on { BLOCKS_NOT } else { BLOCKS };
-            // Not where it was set meanwhile.
+            // Fails if the flag was set meanwhile.
             let _ =
                 self.nonblock
                     .compare_exchange(before, known, Ordering::SeqCst, Ordering::Relaxed);
@@ -527,7 +526,7 @@ impl Socket {
         on
     }
 
-    /// Whether it blocks is another's to say again, or was said anew.
+    /// Forgets the known O_NONBLOCK: a relative may change it, or it has just been set.
     pub fn forget_nonblocking(&self) {
         let count = |now: u32| Some((now & !ASKED).wrapping_add(ASKED + 1));
         let _ = self
@@ -535,7 +534,7 @@ impl Socket {
             .fetch_update(Ordering::SeqCst, Ordering::Relaxed, count);
     }
 
-    /// A direction has switched: counted once per stream.
+    /// Counts the stream as an upgrade when its first direction switches.
     pub(crate) fn note_upgraded(&self, by: Transport) {
         if !self.upgraded.swap(true, Ordering::Relaxed) {
             self.conn().upgraded(by);
@@ -560,7 +559,7 @@ impl Socket {
         }
     }
 
-    /// Why it never is, if so.
+    /// Why the socket may never be upgraded, if so.
     #[must_use]
     pub fn pinned(&self) -> Option<Reason> {
         match self.pinned.load(Ordering::Relaxed) {
@@ -569,15 +568,16 @@ impl Socket {
         }
     }
 
-    /// Never to be upgraded (again), for this reason. The peer is told when it looks for this end.
+    /// Never upgrades the socket (again), for this reason. The peer is told when it looks for this
+    /// end.
     pub fn pin(&self, reason: Reason) {
         self.pinned.store(reason as u32, Ordering::Relaxed);
-        // A process that has sandboxed itself may make no call for that.
+        // A process that has sandboxed itself may not make the calls that tell the peer.
         let least = match sluice_runtime::rights::forbidden() {
             Some(_) => u64::MAX,
             None => TELLS_AT,
         };
-        // At an offset of the other end's tries.
+        // The peer is told at the next offset at which it may try.
         let next = self.next_try.load(Ordering::Relaxed).max(least);
         self.next_try.store(next, Ordering::Relaxed);
         self.prefix.end_both();
@@ -591,30 +591,29 @@ impl Socket {
         }
     }
 
-    /// Under no lock: when this returns, threads that were in a section under either have left it.
-    /// A stream may be about to be attached by another thread that has not seen what this one has
-    /// said before, in `fds`, say: after this it shows, and none is attached any more. Or it may
-    /// be about to be left, by one that has told its state already.
+    /// Waits until every thread that was inside a section of either lock has left it. Call with
+    /// neither lock held. After it, an attach by another thread sees what this thread has stored
+    /// before (in `fds`, say) and does not happen; and a thread that had already published a state
+    /// change is done with the stream.
     pub fn synchronize_locks(&self) {
         for half in [&self.rx, &self.tx] {
             drop(half.lock.enter());
         }
     }
 
-    /// Does either half use the stream?
+    /// Returns whether either half is off plain TCP.
     #[inline]
     pub fn is_accelerated(&self) -> bool {
         self.rx.state() != State::Plain || self.tx.state() != State::Plain
     }
 
-    /// Has the program shut its reading half down? Then the kernel has an end to tell, whatever
-    /// else there is.
+    /// Returns whether the program has shut down its reading half, so that the kernel reports EOF.
     #[inline]
     pub fn has_shut_reading(&self) -> bool {
         self.halves.load(Ordering::Relaxed) & half::READING != 0
     }
 
-    /// Has the program shut both halves down?
+    /// Returns whether the program has shut down both halves.
     #[inline]
     pub fn has_shut_both(&self) -> bool {
         self.halves.load(Ordering::Relaxed) == half::BOTH
@@ -625,21 +624,19 @@ impl Socket {
         self.rx.in_kernel() + self.tx.in_kernel()
     }
 
-    /// Is a call counted on the structure, of this socket or of an earlier one?
+    /// Returns whether a call, of this or of an earlier socket, is still counted on the structure.
     fn is_in_use(&self) -> bool {
         self.calls_in_kernel() != 0 || self.polls.load(Ordering::SeqCst) != 0
     }
 }
 
-/// A socket as a call under way knows it. While the call sleeps another thread may close it, and
-/// then its structure, like its number, may be another connection's, which must get none of the
-/// call's bytes and lose none to it.
+/// A socket as a call in progress knows it. While the call sleeps, another thread may close the
+/// socket, and the structure and the fd number may be reused for a connection that the call must
+/// not touch.
 ///
-/// The generation tells. It changes under both locks, so a thread that holds one of them and finds
-/// a socket open has it open until it gives the lock back. (To keep structures from being reused
-/// while calls sleep over them would take a count that a cancelled thread, or one that jumps out of
-/// a handler, never takes back; and the call would still have to ask whether its socket is closed,
-/// since the number is free at once.)
+/// The generation tells. It changes only under both locks, so a socket found open under one of them
+/// stays open until that lock is released. (A reference count instead would leak when a thread is
+/// cancelled or jumps out of a handler, and the number would be reusable all the same.)
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     sock: &'static Socket,
@@ -647,8 +644,8 @@ pub struct Known {
 }
 
 impl Known {
-    /// The socket as it is now. Call under one of its locks, or where no sleep lies after the
-    /// call.
+    /// Captures the socket as it is now. Call under one of its locks, or where no sleep follows the
+    /// look-up.
     #[inline]
     pub fn of(sock: &'static Socket) -> Self {
         Self {
@@ -657,48 +654,49 @@ impl Known {
         }
     }
 
-    /// The structure, whosever it is by now.
+    /// The structure, even if it belongs to another connection by now.
     #[inline]
     pub fn sock(self) -> &'static Socket {
         self.sock
     }
 
-    /// Is the structure still the same socket's? A decision to be confirmed under a lock.
+    /// Returns whether the structure still belongs to the same socket: a hint unless a lock is
+    /// held.
     #[inline]
     pub fn is_same(self) -> bool {
         self.sock.generation.load(Ordering::Acquire) == self.generation
     }
 
-    /// Is it, and has the program a descriptor of it?
+    /// Returns whether it is the same socket, and the program has a descriptor of it.
     pub fn is_open(self) -> bool {
-        // In this order: a closed socket that lingers counts a descriptor of ours.
+        // In this order: a closed socket that lingers counts a descriptor of the library's.
         self.is_same()
             && self.sock.fds.load(Ordering::Acquire) != 0
             && !self.sock.lingers.load(Ordering::Acquire)
     }
 
-    /// Did the program shut the socket's writing half down?
+    /// Returns whether the program has shut down the writing half of this socket.
     pub(crate) fn was_shut(self) -> bool {
         self.sock.shut_in.load(Ordering::Acquire) == self.generation.wrapping_add(1)
     }
 
-    /// The program shuts the writing half down.
+    /// Notes that the program shuts down the writing half.
     pub fn shuts(self) {
         let shut_in = self.generation.wrapping_add(1);
         self.sock.shut_in.store(shut_in, Ordering::Release);
     }
 }
 
-/// The socket that stream `index` of a link was given out to.
+/// The socket that stream `index` of a link was allocated for.
 pub fn given_to(link: &'static Link, index: u32) -> Option<&'static Socket> {
-    // SAFETY: streams are owned by socks, whose memory is type-stable, or by 0.
+    // SAFETY: an owner is 0 or the address of a `Socket`, whose memory is type-stable.
     unsafe { (link.owner(index) as *const Socket).as_ref() }
 }
 
-/// The socket that uses stream `index` of a link.
+/// The socket that uses stream `index` of a link now.
 pub fn sock_of(link: &'static Link, index: u32) -> Option<&'static Socket> {
     let sock = given_to(link, index)?;
-    // Given out in a meeting that is not over, or put to another use meanwhile.
+    // The stream may belong to a meeting in progress, or have been reused since.
     let uses = sock.link().is_some_and(|l| core::ptr::eq(l, link))
         && sock.index.load(Ordering::Relaxed) == index;
     uses.then_some(sock)

@@ -1,36 +1,27 @@
-//! The watch over a ring that a non-blocking writer found full: a reader that does not read any
-//! more is found by the control thread, which looks when its patience may be over. A writer that
-//! finds the ring full again and again, since its reader is only slower, pays for it by one word:
-//! no clock, and the control thread is woken once in that time.
+//! The watch over a ring that a non-blocking writer found full. The control thread finds a reader
+//! that has stopped reading, by a look when the patience with it ends. A reader that is only slow
+//! costs its writer one word: no clock, and the control thread is woken once in that time.
 //!
 //! ```text
 //!   writer: found -> Some(ring): adds a job, told(ring)
 //!   control thread: watch(ring), then look(ring) ... end(ring) or again
-//!           found -> None: somebody watches, or will
+//!           found -> None: the control thread watches, or will
 //! ```
 //!
-//! A handler may jump out between `found` and `told`: then the next that finds the ring full adds a
-//! job, and of two jobs one watches.
+//! A handler may jump out between `found` and `told`. Then the next writer that finds the ring full
+//! adds another job, and one of the two jobs watches.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::words::OFFSET_MAX;
 
-/// A full ring whose reader does not read for this long is demoted: TCP takes megabytes more, and a
-/// program may count on that. A reader that only waits for its disk, or its CPU, should not be
-/// taken for one.
-pub(crate) const FULL_NS: u64 = 50_000_000;
-/// The same of a reader on another host, whose credit has a way to go.
-pub(crate) const FULL_REMOTE_NS: u64 = 200_000_000;
-
-/// See the [module](self). From the lowest bit on: which threads know ([`TOLD`], [`WATCHED`]), what
-/// the reader had read when the ring was last found full, plus one (0: it was not), and of which
-/// ring that is said.
+/// See the [module](self). From the lowest bit on: [`TOLD`] and [`WATCHED`]; the reader's count
+/// when the ring was last found full, plus one (0: not found full); the [`Epoch`] of the ring.
 #[derive(Debug, Default)]
 pub struct Full(AtomicU64);
 
 /// There is a job for the control thread.
 const TOLD: u64 = 1;
-/// It watches.
+/// The control thread watches.
 const WATCHED: u64 = 2;
 const WHO: u64 = TOLD | WATCHED;
 const AT_SHIFT: u32 = 2;
@@ -38,7 +29,7 @@ const RING_SHIFT: u32 = 57;
 const AT_BITS: u64 = (1 << (RING_SHIFT - AT_SHIFT)) - 1;
 const _: () = assert!(OFFSET_MAX < AT_BITS);
 
-/// Of which ring something is said: one of the next 127 is another.
+/// Tells rings apart: the next 127 rings of a socket have other epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch(u64);
 
@@ -46,7 +37,7 @@ const fn ring(word: u64) -> Epoch {
     Epoch(word >> RING_SHIFT)
 }
 
-/// What the reader had read, plus one.
+/// The reader's count, plus one.
 const fn after(word: u64) -> u64 {
     word >> AT_SHIFT & AT_BITS
 }
@@ -56,7 +47,7 @@ const fn word(ring: Epoch, at: u64, who: u64) -> u64 {
 }
 
 impl Full {
-    /// Another ring, which nobody watches.
+    /// Begins a new epoch, in which nobody watches.
     pub fn reset(&self) {
         let next = |word: u64| Some((ring(word).0 + 1) << RING_SHIFT);
         let _ = self
@@ -64,10 +55,10 @@ impl Full {
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
     }
 
-    /// The ring was found full when the reader had read `at`. `Some`: the control thread is to be
-    /// told to watch.
+    /// A writer found the ring full when the reader had read `at`. `Some`: add a job for the
+    /// control thread, then call `told`.
     pub fn found(&self, at: u64) -> Option<Epoch> {
-        // Another writer may have found it full after that.
+        // Another writer may have found the ring full at a later count.
         let later = |now: u64| (after(now) < at + 1).then(|| word(ring(now), at, now & WHO));
         let (Ok(before) | Err(before)) =
             self.0
@@ -75,7 +66,7 @@ impl Full {
         (before & WHO == 0).then(|| ring(before))
     }
 
-    /// There is a job for it.
+    /// The job has been added.
     pub fn told(&self, of: Epoch) {
         let tell = |now: u64| (ring(now) == of && now & WHO == 0).then_some(now | TOLD);
         let _ = self
@@ -83,8 +74,8 @@ impl Full {
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, tell);
     }
 
-    /// By the control thread, for a job: it watches from now on, the reader had read so much.
-    /// `None`: it does already, or need not.
+    /// The control thread begins to watch, for a job; returns the reader's count. `None`: it
+    /// watches already, or need not.
     pub fn watch(&self, of: Epoch) -> Option<u64> {
         let begin = |now: u64| {
             let is_due = ring(now) == of && after(now) != 0 && now & WATCHED == 0;
@@ -96,15 +87,15 @@ impl Full {
             .map(|now| after(now) - 1)
     }
 
-    /// By the watcher: what the reader had read when the ring was last found full. `None`: it is
+    /// The watcher reads the reader's count at which the ring was last found full. `None`: it is
     /// another ring.
     pub fn look(&self, of: Epoch) -> Option<u64> {
         let now = self.0.load(Ordering::Acquire);
         (ring(now) == of && now & WATCHED != 0).then(|| after(now) - 1)
     }
 
-    /// By the watcher, which has seen `at` last: as if the ring had been found full when the reader
-    /// had read `to`.
+    /// The watcher, which last saw `at`, sets the count to `to`, as if the ring had been found full
+    /// then.
     pub fn moves(&self, of: Epoch, at: u64, to: u64) {
         let (from, to) = (word(of, at, WHO), word(of, to, WHO));
         let _ = self
@@ -112,8 +103,8 @@ impl Full {
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// By the watcher, which has seen `at` last: nobody watches any more. False: the ring was found
-    /// full since, so that a thread must.
+    /// The watcher, which last saw `at`, stops watching. False: the ring was found full since, so
+    /// it must go on.
     pub fn end(&self, of: Epoch, at: u64) -> bool {
         let nothing = of.0 << RING_SHIFT;
         self.0
@@ -135,7 +126,7 @@ mod tests {
     fn the_control_thread_is_told_once() {
         let full = Full::default();
         let ring = full.found(0).unwrap();
-        // The one before has not told yet, and may never.
+        // The first writer has not called `told` yet, and may never.
         assert_eq!(full.found(0), Some(ring));
         full.told(ring);
         assert_eq!(full.found(5), None);

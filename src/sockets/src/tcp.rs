@@ -1,5 +1,5 @@
-//! What the kernel says of a connection (`TCP_INFO`, `SO_MEMINFO`), and is asked to say to its
-//! peer.
+//! The kernel's side of a connection: what `TCP_INFO` and `SO_MEMINFO` say, and options by which
+//! the kernel is made to grow a buffer or to send an ACK.
 
 use libc::{c_int, iovec};
 use sluice_fabric::sys;
@@ -7,28 +7,27 @@ use sluice_runtime::iov::Cursor;
 
 /// Both directions are open.
 pub const ESTABLISHED: u8 = 1;
-/// This end has ended what it writes, and reads on: before and after the peer has acknowledged
-/// that.
+/// This end has sent its FIN and still reads; the peer has not acknowledged the FIN yet.
 pub const FIN_WAIT1: u8 = 4;
-/// See [`FIN_WAIT1`].
+/// The same, once the FIN is acknowledged.
 pub const FIN_WAIT2: u8 = 5;
 const TIME_WAIT: u8 = 6;
-/// A reset has come, or both ends.
+/// Reset, or both FINs were acknowledged.
 pub const CLOSE: u8 = 7;
-/// The peer's end has come, ours has not been sent.
+/// The peer's FIN has come; this end has not sent its own.
 pub const CLOSE_WAIT: u8 = 8;
 const LAST_ACK: u8 = 9;
 const CLOSING: u8 = 11;
 
-/// A `struct tcp_info` up to what is needed here (linux/tcp.h).
+/// `struct tcp_info` as far as it is needed here (linux/tcp.h).
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Info {
     state: u8,
     small: [u8; 7],
-    /// Options up to `tcpi_rcv_mss`.
+    /// From the options to `tcpi_rcv_mss`.
     words: [u32; 4],
-    /// Segments under way.
+    /// Segments in flight.
     unacked: u32,
     /// From `tcpi_sacked` to `tcpi_total_retrans`.
     others: [u32; 19],
@@ -36,9 +35,9 @@ struct Info {
     bytes_acked: u64,
     bytes_received: u64,
     segments: [u32; 2],
-    /// Bytes that were written and not sent yet.
+    /// Bytes written and not sent yet.
     unsent: u32,
-    /// The shortest round trip of late, in microseconds; all bits: none was measured.
+    /// The shortest recent round trip in microseconds; all bits set: not measured.
     min_rtt: u32,
 }
 
@@ -51,37 +50,37 @@ pub fn state(fd: i32) -> Option<u8> {
     info(fd).map(|info| info.state)
 }
 
-/// Is the peer's half of the connection over in this state, by an end or a reset?
+/// Returns whether the peer's direction has ended in this state, by a FIN or an RST.
 pub fn is_over(state: u8) -> bool {
     matches!(state, TIME_WAIT | CLOSE | CLOSE_WAIT | LAST_ACK | CLOSING)
 }
 
-/// Is nothing more to come from the peer by this TCP, because of its end, a reset, or a number that
-/// is closed? What is here may not be read yet.
+/// Returns whether TCP receives nothing more: FIN, RST, or `fd` is closed. Unread bytes may remain.
 pub fn has_ended(fd: i32) -> bool {
     state(fd).is_none_or(is_over)
 }
 
-/// Is the peer so far away that TCP may keep more bytes under way than a ring holds? At a round
-/// trip of a millisecond a ring of 256 KiB carries 2 Gbit/s.
+/// Returns whether the round trip is so long that TCP may have more in flight than a ring holds: at
+/// 1 ms, a ring of 256 KiB carries 2 Gbit/s.
 pub fn is_far(fd: i32) -> bool {
     const FAR_US: u32 = 1000;
     info(fd).is_some_and(|info| (FAR_US..u32::MAX).contains(&info.min_rtt))
 }
 
-/// What was written to TCP so far.
+/// How much was written to TCP so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
     /// The peer has acknowledged all of them.
     pub is_acknowledged: bool,
 }
 
-/// See [`Written`]; `None` unless this end may write, and is still.
+/// Counts the bytes written to TCP. `None` if this end may not write any more, or the count does
+/// not settle.
 ///
-/// `bytes_acked + SIOCOUTQ`, read until `bytes_acked` stands still; the count of the end that
-/// connected (`syn`) includes its SYN. Where nothing is on its way one look says all.
+/// The count is `bytes_acked + SIOCOUTQ`, read until `bytes_acked` does not change meanwhile, less
+/// the SYN at the end that connected (`syn`). If nothing is in flight, one look is enough.
 pub fn written(fd: i32, syn: bool) -> Option<Written> {
     for _ in 0..8 {
         let before = info(fd)?;
@@ -109,20 +108,20 @@ pub fn written(fd: i32, syn: bool) -> Option<Written> {
     None
 }
 
-/// How far a connection's input has come. Where the peer's half [is over](is_over), both counts may
-/// have one more: its FIN.
+/// A connection's input. Once the peer's direction [has ended](is_over), both counts may include 1
+/// for its FIN.
 #[derive(Clone, Copy, Debug)]
 pub struct Input {
     /// The kernel's state of the connection.
     pub state: u8,
-    /// Bytes that have come.
+    /// Bytes received.
     pub received: u64,
-    /// Bytes of these that have been read, by whomever.
+    /// Bytes of these that were read, by any process.
     pub read: u64,
 }
 
-/// The same, where this program's hooks have read so many bytes: if no more have come, all were
-/// read, and by them.
+/// [`input`], knowing that this process's hooks have read `read` bytes: if no more were received,
+/// the hooks have read them all, and one look is enough.
 pub(crate) fn input_after(fd: i32, read: u64) -> Option<Input> {
     let info = info(fd)?;
     if info.bytes_received == read {
@@ -135,7 +134,7 @@ pub(crate) fn input_after(fd: i32, read: u64) -> Option<Input> {
     input(fd)
 }
 
-/// See [`Input`]; `None` unless still.
+/// Reads the input's state. `None` if it does not settle.
 pub fn input(fd: i32) -> Option<Input> {
     for _ in 0..8 {
         let before = info(fd)?;
@@ -152,32 +151,32 @@ pub fn input(fd: i32) -> Option<Input> {
     None
 }
 
-/// Has TCP neither bytes nor an end nor an error to tell?
+/// Returns whether TCP has no bytes, no FIN and no error to report.
 pub fn is_silent(fd: i32) -> bool {
     let mut byte = 0u8;
     let look = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    // SAFETY: a byte of ours.
+    // SAFETY: room for the one byte.
     let got = unsafe { sys::recv(fd, &raw mut byte, 1, look) };
     got == Err(libc::EAGAIN)
 }
 
-/// How many bytes lie unread on TCP; 0 where the kernel does not say.
+/// Bytes unread on TCP; 0 if the kernel does not say.
 pub fn unread(fd: i32) -> u64 {
     sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64)
 }
 
-/// Has the kernel acknowledge what was read, unless it has: an answer by TCP would, and this one
-/// goes by the link. A peer that writes a little by TCP now would have it held back for that
-/// (Nagle's rule, RFC 9293, 3.7.4) until the kernel acknowledges on its own, up to 40 ms later.
+/// Makes the kernel acknowledge what was read, since this end's answer goes by the link and carries
+/// no ACK. Otherwise Nagle's rule (RFC 9293, 3.7.4) at the peer holds back a small write for up to
+/// 40 ms, until the delayed ACK.
 pub(crate) fn acknowledge(fd: i32) {
-    /// At once what is due (`__tcp_sock_set_quickack` of Linux, where only odd numbers last). The
-    /// kernel finds out anew how soon it acknowledges what comes later.
+    /// Sends the ACK that is due now. The kernel then decides anew about later ones
+    /// (`__tcp_sock_set_quickack` in Linux, where only odd numbers last).
     const ONCE: i32 = 2;
     let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &ONCE);
 }
 
-/// As [`acknowledge`], and what comes during `wait` as soon as it does: the peer's window opens by
-/// that.
+/// Like [`acknowledge`], and acknowledges at once whatever comes during `wait`, so that the peer's
+/// window opens.
 pub(crate) fn while_acknowledging(fd: i32, wait: impl FnOnce()) {
     let set = |on: i32| sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &on);
     let was = sys::getsockopt::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK);
@@ -188,15 +187,14 @@ pub(crate) fn while_acknowledging(fd: i32, wait: impl FnOnce()) {
     }
 }
 
-/// SK_MEMINFO_* of linux/sock_diag.h, since Linux 4.12: in use of the receive buffer, its size,
-/// ..., the size of the send buffer, ..., in use of that.
+/// SK_MEMINFO_* of linux/sock_diag.h, since Linux 4.12: receive buffer in use, its size, ..., size
+/// of the send buffer, ..., send buffer in use.
 type Meminfo = [u32; 6];
 
-/// Does TCP take so many bytes that nobody reads for now, beside what it has? A buffer that the
-/// program has left to the kernel grows for them. (The window follows it as bytes come.)
+/// Returns whether TCP has room for `bytes` more that nobody reads for now. A buffer whose size the
+/// program has left to the kernel is grown. (The window follows as bytes come.)
 pub fn takes(fd: i32, bytes: u64) -> bool {
-    /// Its size against that of what it is to take: the kernel counts what it needs for keeping a
-    /// byte, too.
+    /// Buffer needed per byte: the kernel also counts its overhead.
     const SPARE: u64 = 3;
     let size = |bytes: u64| i32::try_from(bytes).unwrap_or(i32::MAX);
     let set = |low: i32| sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &low);
@@ -208,8 +206,8 @@ pub fn takes(fd: i32, bytes: u64) -> bool {
     if room() {
         return true;
     }
-    // The one way to have it grow which does not fix its size for good (tcp_set_rcvlowat). A
-    // sleeper is told anew when it is put back.
+    // The only way to grow the buffer without fixing its size for good (`tcp_set_rcvlowat`).
+    // Restoring the value wakes sleepers once more.
     if let Ok(low) = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT)
         && set(size(SPARE * bytes)).is_ok()
     {
@@ -218,16 +216,16 @@ pub fn takes(fd: i32, bytes: u64) -> bool {
     room()
 }
 
-/// The send buffer, in the kernel's bytes, which count what it needs for keeping a byte, too.
+/// The send buffer, in the kernel's bytes, which include its overhead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendBuffer {
-    /// What it may grow to (SO_SNDBUF).
+    /// Its limit (SO_SNDBUF).
     pub size: u32,
-    /// What of it is in use: what was written and the peer's kernel has not acknowledged.
+    /// In use: written and not acknowledged by the peer's kernel.
     pub used: u32,
 }
 
-/// See [`SendBuffer`]; `None`: it is no socket.
+/// Reads the send buffer's state. `None`: `fd` is no socket.
 pub(crate) fn send_buffer(fd: i32) -> Option<SendBuffer> {
     if let Ok([_, _, _, size, _, used]) =
         sys::getsockopt::<Meminfo>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO)
@@ -242,46 +240,46 @@ pub(crate) fn send_buffer(fd: i32) -> Option<SendBuffer> {
     })
 }
 
-/// Has TCP bytes, an end or an error to tell? Asks without taking the error. `has_mark`: it has an
-/// SO_RCVLOWAT, below which `poll` says nothing.
+/// Returns whether TCP has bytes, a FIN or an error to report, without consuming the error.
+/// `has_mark`: SO_RCVLOWAT is above 1, so `poll` does not report fewer bytes.
 pub(crate) fn speaks(fd: c_int, has_mark: bool) -> bool {
     sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) != Ok(0) || has_mark && has_bytes(fd)
 }
 
-/// What a call that has got something finds on TCP.
+/// What a call that has got bytes finds on TCP.
 pub enum AtHand {
-    /// Something to read.
+    /// Bytes to read.
     Bytes,
     /// Nothing so far.
     Nothing,
-    /// An end or an error, which is the next call's to report: a try would take it. (After bytes
-    /// it takes none.)
+    /// FIN or error, for the next call to report: trying to read would consume the error. (A read
+    /// that returns bytes does not.)
     Over,
 }
 
-/// Looks without taking anything.
+/// Looks without consuming anything.
 pub(crate) fn at_hand(fd: c_int) -> AtHand {
     if has_bytes(fd) {
         AtHand::Bytes
     } else if sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) == Ok(0) {
         AtHand::Nothing
     } else if has_bytes(fd) {
-        // They have come between the two.
+        // They came between the two looks.
         AtHand::Bytes
     } else {
         AtHand::Over
     }
 }
 
-/// Has TCP bytes to read?
+/// Returns whether TCP has bytes to read.
 pub fn has_bytes(fd: c_int) -> bool {
     sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
 }
 
-/// What TCP has now, from where the cursor is on.
+/// Reads what TCP has now into the cursor's buffers, without waiting.
 ///
 /// # Safety
-/// The caller's buffers.
+/// The cursor covers valid buffers of the caller.
 pub(crate) unsafe fn recv_now(
     fd: c_int,
     cursor: &Cursor,
@@ -297,15 +295,15 @@ pub(crate) unsafe fn recv_now(
     msg.msg_iov = pieces.as_mut_ptr();
     msg.msg_iovlen = pieces.len();
     let asked = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
-    // SAFETY: passed on.
+    // SAFETY: `pieces` lists buffers that the caller guarantees, and outlives the call.
     unsafe { sys::recvmsg(fd, &raw mut msg, asked) }
 }
 
-/// Looks at what TCP has, before what is kept: so many bytes.
+/// Peeks at what TCP has; returns how many bytes.
 ///
 /// # Safety
-/// The caller's buffers.
+/// The cursor covers valid buffers of the caller.
 pub unsafe fn peek(fd: c_int, cursor: &Cursor, flags: c_int) -> usize {
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees the cursor's buffers.
     unsafe { recv_now(fd, cursor, flags | libc::MSG_PEEK) }.unwrap_or(0)
 }

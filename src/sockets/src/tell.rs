@@ -1,55 +1,55 @@
-//! What a link's peer within the host is told by its control socket: that its thread is to look, or
-//! to wake one of its sleepers.
+//! What a link's peer within the host is told by the control socket: to look at a stream, or to
+//! wake a sleeper.
 
 use crate::jobs::{self, Job};
 use crate::record::{self, Kind, Message};
 use sluice_fabric::lock::{Guarded, OverFork};
 use sluice_fabric::shm::Link;
 use sluice_runtime::control_thread;
-use sluice_transport::verbs;
+use sluice_transport::Carrier;
 
-/// A new link's control socket.
+/// Watches a new link's control socket.
 pub fn watch_link(link: &'static Link) {
     watch_for(link, libc::EPOLLIN);
 }
 
 fn watch_for(link: &'static Link, events: i32) {
     let data = control_thread::LINK | core::ptr::from_ref(link) as u64;
-    // While nobody closes it: the number is another's then.
+    // Under the fd's lock: once closed, the number may be reused.
     link.control()
         .with(|fd| control_thread::watch(fd, events as u32, data));
 }
 
-/// Whether it was sent.
+/// Sends a record. Returns whether it was sent.
 pub fn tell(link: &Link, message: &Message, with: Option<i32>) -> bool {
     link.control()
         .with(|fd| record::send(fd, message, with))
         .is_some_and(|sent| sent.is_ok())
 }
 
-/// Records that a peer could not take, since it reads nothing: its thread gets no processor, or is
-/// stopped. Told in time, when its socket has room; in between neither end would look.
+/// Records that a peer could not take, since its control thread reads nothing: it has no CPU, or is
+/// stopped. They are sent when its socket has room; until then neither end would look.
 static UNTOLD: Guarded<Vec<Untold>> = Guarded::new(Vec::new());
 
-/// The link and its generation, kind and index.
+/// Link, its generation, kind and index.
 type Untold = (&'static Link, u32, Kind, u32);
 
-/// Says it now, or when there is room.
+/// Sends the record now, or when there is room.
 pub fn tell_in_time(link: &'static Link, kind: Kind, index: u32) {
     let message = Message::about(kind, index);
     let Some(mut untold) = UNTOLD.lock() else {
-        // In a handler that has interrupted this very section.
+        // In a signal handler that has interrupted this section.
         tell(link, &message, None);
         return;
     };
     let generation = link.generation();
     let is_own = |(l, g, ..): &Untold| core::ptr::eq(*l, link) && *g == generation;
-    // Not before those that wait.
+    // Keeps the order: not before records that wait.
     let waits = untold.iter().any(is_own);
     if !waits && tell(link, &message, None) || !link.is_alive() {
         return;
     }
-    // Each once, in the order in which they were said last: no more of a link than it has slots and
+    // Each record once, in the order of the last request: no more per link than it has slots and
     // streams.
     untold.retain(|of| !is_own(of) || (of.2, of.3) != (kind, index));
     untold.push((link, generation, kind, index));
@@ -58,7 +58,7 @@ pub fn tell_in_time(link: &'static Link, kind: Kind, index: u32) {
     }
 }
 
-/// By the control thread: there is room again.
+/// By the control thread: the socket has room again.
 pub fn tell_rest(link: &'static Link) {
     let Some(mut untold) = UNTOLD.lock() else {
         return;
@@ -78,10 +78,10 @@ pub fn tell_rest(link: &'static Link) {
     }
 }
 
-/// The peer must look at the words of stream `index`.
+/// Tells the peer to look at the words of stream `index`.
 pub fn attention(link: &'static Link, index: u32) {
     match link.twin() {
-        Some(_) if verbs::is_to_another_host(link) => {}
+        Some(_) if Carrier::of(link).is_driven => {}
         Some(twin) => jobs::add(Job::Look(twin, index)),
         None => tell_in_time(link, Kind::Attention, index),
     }
@@ -90,7 +90,7 @@ pub fn attention(link: &'static Link, index: u32) {
     }
 }
 
-/// The peer's slot sleeps and there is no doorbell for it here: its own process rings it.
+/// The peer's slot sleeps and this end has no doorbell for it: its own process must ring.
 pub fn ask_wake(link: &'static Link, slot: u32) {
     tell_in_time(link, Kind::Wake, slot);
 }
@@ -98,7 +98,7 @@ pub fn ask_wake(link: &'static Link, slot: u32) {
 /// Held over a fork.
 pub const HELD: &dyn OverFork = &UNTOLD;
 
-/// In the child: it tells nobody.
+/// In the child: forgets the parent's records.
 pub fn after_fork() {
     if let Some(mut list) = UNTOLD.lock() {
         list.clear();

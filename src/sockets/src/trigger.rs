@@ -1,8 +1,8 @@
-//! When a connection looks for its other end: when TCP has cost it about what leaving TCP costs
-//! (the rule of the ski rental: at worst both are paid).
+//! When a connection looks for its other end: when TCP has cost it about what an upgrade costs (the
+//! ski-rental rule: at worst both are paid).
 //!
-//! Ends that have no link yet meet only if they look at the same time, so they do so at the same
-//! offsets of the stream. Ends that may have one ask over it at any offset.
+//! Ends without a link between them meet only if they look at the same time, so they look at the
+//! same offsets of the stream. Ends that may have a link ask over it at any offset.
 
 use super::socket::{Socket, State, role};
 use crate::meeting::{self, Effort};
@@ -16,35 +16,34 @@ use sluice_runtime::config::{Upgrade, config};
 const RETRY_STEP: u64 = 1 << 20;
 /// The same in eager mode.
 const RETRY_STEP_EAGER: u64 = 64 << 10;
-/// Tries in vain come to be this far from each other.
+/// Unsuccessful tries are at most so many bytes apart.
 const STEP_MAX: u64 = 64 << 20;
-/// Bytes between two tries where the other end has refused.
+/// Bytes between two tries after the other end has refused.
 const REFUSED_STEP: u64 = 16 * STEP_MAX;
-/// A stream that moved so many times the bytes that its upgrade waited for did well: the next may
-/// come as soon as the first.
+/// A stream has done well if it moved so many times the bytes that its upgrade waited for; then the
+/// next upgrade may come as soon as the first.
 const DID_WELL: u64 = 16;
 
-/// The first offset at which ends look for each other that have no link yet. Each further one is
-/// twice as far: offsets of one grid, so that ends with different settings come to the same ones.
+/// The first offset at which ends without a link look for each other; each further one is twice as
+/// far. Ends with different settings share this grid.
 const GRID: u64 = 1 << 10;
-/// The first one between hosts, where a link costs more and the proof wants bytes to cover.
+/// The first offset between hosts, where a link costs more and the proof needs bytes to cover.
 const FAR_GRID: u64 = 32 << 10;
 
-/// What a connection pays TCP, in bytes: a call that moves some costs as much as so many bytes, a
-/// change of direction (one end waits for the other) as much as [`TURN`], and an upgrade as much as
-/// [`UPGRADE`].
+/// What TCP costs a connection, in bytes: a call that moves bytes costs as much as so many, a
+/// change of direction (one end waits for the other) [`TURN`], and an upgrade [`UPGRADE`].
 const CALL: u64 = 8 << 10;
 /// See [`CALL`].
 const TURN: u64 = 56 << 10;
 /// See [`CALL`].
 const UPGRADE: u64 = 2 << 20;
-/// From this share of it on an end looks whether the other one, which may have paid more, is there.
+/// From this share on, an end looks whether the other end, which may have paid more, is there.
 const LOOKS: u64 = UPGRADE / 8;
-/// A call that writes so much more than was paid looks for the other end first: by a link it is
-/// over sooner, also where the two have to meet.
+/// A call that writes so much more than was paid looks for the other end first: by a link it ends
+/// sooner, even if the two ends have to meet.
 pub(crate) const LARGE: usize = 3 << 19;
 
-/// A connection that may leave TCP is opened.
+/// Sets the first try of a connection that may leave TCP.
 pub fn begin(sock: &Socket) {
     sock.next_try.store(first_try(), Ordering::Relaxed);
 }
@@ -68,7 +67,7 @@ pub fn first_far_try() -> u64 {
     }
 }
 
-/// The first offset of the grid from `offset` on.
+/// The first offset of the grid at or after `offset`.
 fn on_grid(offset: u64) -> u64 {
     if offset > STEP_MAX {
         offset.div_ceil(STEP_MAX).saturating_mul(STEP_MAX)
@@ -77,17 +76,17 @@ fn on_grid(offset: u64) -> u64 {
     }
 }
 
-/// What the connection has paid TCP so far, see [`CALL`].
+/// What TCP has cost the connection so far, see [`CALL`].
 fn paid(sock: &Socket) -> u64 {
     let [rx, tx] = [&sock.rx, &sock.tx].map(|half| u64::from(half.moves.load(Ordering::Relaxed)));
     sock.offset() + (rx + tx) * CALL + 2 * rx.min(tx) * TURN
 }
 
-/// In `next_try`: a thread plans the next one.
+/// Value of `next_try` while a thread plans the next try.
 const PLANNED: u64 = u64::MAX - 1;
 
-/// The call that crossed `next_try`, and that has read or written, is over: tries, and sets the
-/// next offset.
+/// Called after the call that crossed `next_try` has read or written: tries, and sets the next
+/// offset.
 #[cold]
 pub fn crossed(sock: &'static Socket, has_read: bool) {
     let at = sock.next_try.load(Ordering::Relaxed);
@@ -99,7 +98,7 @@ pub fn crossed(sock: &'static Socket, has_read: bool) {
         let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
         sock.next_try.compare_exchange(from, to, set, fetch).is_ok()
     };
-    // This thread's to plan. One that wants the next try sooner meanwhile has its way.
+    // This thread plans. If another thread wants an earlier try meanwhile, its offset stays.
     if !change(at, PLANNED) {
         return;
     }
@@ -113,7 +112,7 @@ pub fn crossed(sock: &'static Socket, has_read: bool) {
     }
 }
 
-/// The offset of the next try, and what is done at this one.
+/// The offset of the next try, and what to do at this one.
 fn plan(sock: &Socket, at: u64, offset: u64, has_read: bool) -> (u64, Option<Effort>) {
     let step = sock.retry_step.load(Ordering::Relaxed);
     if step != 0 {
@@ -152,9 +151,9 @@ fn plan(sock: &Socket, at: u64, offset: u64, has_read: bool) -> (u64, Option<Eff
     (next, effort.into_iter().flatten().max())
 }
 
-/// A call is about to write so many bytes, which cost what they will cost if TCP takes them: looks
-/// for the other end before, at whatever offset, once for a connection. The other end comes to the
-/// name, since it looks at the next offset of the grid.
+/// Looks for the other end before a call writes `bytes`, which are counted as if TCP had taken
+/// them; at any offset, once for a connection. The other end comes to the name at its next offset
+/// of the grid.
 #[cold]
 pub(crate) fn before_large(sock: &'static Socket, bytes: usize) {
     let ahead = bytes as u64;
@@ -172,11 +171,11 @@ pub(crate) fn before_large(sock: &'static Socket, bytes: usize) {
     }
 }
 
-/// How long one call with much to write waits for the two ends to meet once one has come to the
-/// other, in ns: the first meeting of two processes makes the memory that they share.
+/// How long one large write waits for the meeting once one end has come to the other, in ns: the
+/// first meeting of two processes makes their shared memory.
 const PATIENCE_NS: u64 = 2_000_000;
-/// How long of that for the other end to come, which has the first piece to read then. Not where
-/// nobody came to the last connection of its kind.
+/// How much of that the call waits for the other end to come, which has the first piece to read.
+/// Not if nobody came to the last connection of its kind.
 const COMES_NS: u64 = 300_000;
 
 /// When a call's patience ends; it begins with the first piece.
@@ -184,12 +183,12 @@ const COMES_NS: u64 = 300_000;
 pub struct Patience {
     /// 0: not begun.
     until: u64,
-    /// Until then also where the other end has not come.
+    /// Until when the call also waits if the other end has not come.
     comes_until: u64,
 }
 
-/// Between two pieces of such a call. While the two ends meet the next piece waits: what TCP has by
-/// then has to be read by way of TCP, too.
+/// Called between two pieces of a large write. While the two ends meet, the next piece waits: the
+/// reader has to read by TCP what TCP has taken by then.
 #[cold]
 pub fn amid(sock: &'static Socket, patience: &mut Patience) {
     if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
@@ -209,7 +208,7 @@ pub fn amid(sock: &'static Socket, patience: &mut Patience) {
     }
 }
 
-/// The other end is not accepted yet, or has not said anything: looks for it when it has.
+/// The other end is not accepted yet, or has not sent anything: looks for it when it has.
 pub fn when_answered(sock: &Socket) {
     if sock.rx.kernel_bytes() == 0 {
         sock.is_early.store(true, Ordering::Release);
@@ -217,14 +216,14 @@ pub fn when_answered(sock: &Socket) {
     }
 }
 
-/// The other end asks for this one, which has not moved a byte here, so that it may be a
-/// relative's: answers with its first byte.
+/// The other end asks for this one, which has not moved a byte here, so a relative may be using it:
+/// answers with the first byte.
 pub fn when_used(sock: &Socket) {
     sock.is_asked_for.store(true, Ordering::Release);
     soon(sock);
 }
 
-/// The next call that moves a byte tries.
+/// Makes the next call that moves a byte try.
 fn soon(sock: &Socket) {
     let next = sock.offset() + 1;
     let sooner = |at: u64| (at != u64::MAX).then_some(at.min(next));
@@ -232,7 +231,7 @@ fn soon(sock: &Socket) {
     let _ = sock.next_try.fetch_update(set, fetch, sooner);
 }
 
-/// A link has come up: each connection that would have asked over it asks with its next call.
+/// A link has come up: each connection without a stream asks over it with its next call.
 pub fn new_link() {
     super::socket::for_all(|sock| {
         sock.has_asked.store(false, Ordering::Relaxed);
@@ -242,7 +241,7 @@ pub fn new_link() {
     });
 }
 
-/// The other end will not leave TCP: this one seldom looks for it from now on, also amid a large
+/// The other end will stay on TCP: this end seldom looks for it from now on, also during a large
 /// write, which waits for it each time.
 pub fn put_off(sock: &Socket) {
     let next = sock.offset() + REFUSED_STEP;
@@ -251,8 +250,8 @@ pub fn put_off(sock: &Socket) {
     let _ = sock.next_try.fetch_update(set, fetch, later);
 }
 
-/// After a demotion: when to try again. The ends need not agree: both know the link by which they
-/// meet, and the end that is asked over it grants at once.
+/// Sets the next try after a demotion. The ends need not agree: both know the link, and the end
+/// that is asked over it grants at once.
 pub(crate) fn rearm(sock: &'static Socket) {
     if sock.pinned.load(Ordering::Relaxed) != 0 || config().upgrade == Upgrade::Off {
         return;
@@ -276,13 +275,12 @@ pub(crate) fn rearm(sock: &'static Socket) {
     sock.next_try.store(sock.offset() + step, Ordering::Relaxed);
 }
 
-/// Microseconds that tries which come to nothing may cost the process: a hundredth of one
-/// processor's time.
+/// Microseconds that unsuccessful tries may cost the process: 1 % of one processor's time.
 const IN_VAIN: Rate = Rate {
     most: 2_000,
     per_second: 10_000,
 };
-/// What is left of it for those whose kind has failed lately.
+/// The part of it for connections whose kind has failed lately.
 const AFTER_FAILURE: Rate = Rate {
     most: IN_VAIN.most / 2,
     ..IN_VAIN
@@ -290,16 +288,16 @@ const AFTER_FAILURE: Rate = Rate {
 
 static BUDGET: Bucket = Bucket::new();
 
-/// Kinds of connections of which the last try came to nothing, a bit for each. It only decides
-/// which may spend the last half of the budget, so two kinds may share one.
+/// The kinds of connections whose last try failed, one bit each. The bit only decides about the
+/// last half of the budget, so two kinds may share one.
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
-/// Kinds of connections of which the last one met its other end. The next has a link by which to
-/// ask for its own, so it comes to no name before it asks.
+/// The kinds of connections whose last one met its other end. The next one probably has a link to
+/// ask over, so it asks before it goes to a name.
 static MET: AtomicU64 = AtomicU64::new(0);
 
-/// The bit of the kind: the address that was connected to, or the port at which it was accepted and
-/// the peer's address.
+/// The bit of a kind: the address that was connected to, or the accepting port with the peer's IP
+/// address.
 fn kind(is_accepted: bool, local: SocketAddr, peer: SocketAddr) -> u64 {
     let port = if is_accepted {
         local.port()
@@ -321,19 +319,19 @@ fn kind_of(sock: &Socket) -> Option<u64> {
     Some(kind(is_accepted, conn.local()?, conn.peer()?))
 }
 
-/// Is the connection's kind among these?
+/// Returns whether the connection's kind is in `kinds`.
 fn is_among(kinds: &AtomicU64, sock: &Socket) -> bool {
     kind_of(sock).is_some_and(|kind| kinds.load(Ordering::Relaxed) & kind != 0)
 }
 
-/// Did the last connection of its kind look in vain?
+/// Returns whether the last connection of this kind looked in vain.
 fn has_kind_failed(sock: &Socket) -> bool {
     is_among(&FAILED, sock)
 }
 
-/// Will the connection within this host, whose ends are described, ask for its other end by a link?
-/// Not an accepted one that has moved much: its kind are all clients of the host, and one that came
-/// without a link may have bound a name before a large write.
+/// Returns whether the connection, within this host and with known ends, will ask for its other end
+/// over a link. Not an accepted one that has moved much: its kind includes all clients of the host,
+/// and one that has no link may have bound a name before a large write.
 pub fn will_ask(sock: &Socket) -> bool {
     let is_accepted = sock.role.load(Ordering::Relaxed) == role::ACCEPTED;
     meeting::has_links()
@@ -342,8 +340,8 @@ pub fn will_ask(sock: &Socket) -> bool {
         && is_among(&MET, sock)
 }
 
-/// May the connection, whose ends are described, try with this effort? Those of a program whose
-/// user wants them off TCP at once, or at some offset, may.
+/// Returns whether the connection, whose ends are known, may try with this effort. With `eager` or
+/// an offset in the settings it always may.
 pub fn may_spend(sock: &Socket, effort: Effort) -> bool {
     if config().upgrade != Upgrade::Auto {
         return true;
@@ -356,7 +354,7 @@ pub fn may_spend(sock: &Socket, effort: Effort) -> bool {
     BUDGET.spend(rate, effort.price(), sys::now_ns())
 }
 
-/// The connection has met its other end: what that has cost was not in vain.
+/// The connection has met its other end: gives the cost back to the budget.
 pub fn has_met(sock: &Socket) {
     BUDGET.give_back(IN_VAIN, Effort::Name.price());
     note(sock, &MET, &FAILED);
@@ -367,18 +365,18 @@ pub fn has_failed(sock: &Socket) {
     note(sock, &FAILED, &MET);
 }
 
-/// No process with which this one has a link holds the other end: the next of its kind may have to
-/// come to a name.
+/// No process on a link of this one holds the other end: the next of its kind may have to go to a
+/// name.
 pub fn has_asked_in_vain(sock: &Socket) {
     if let Some(kind) = kind_of(sock) {
         MET.fetch_and(!kind, Ordering::Relaxed);
     }
 }
 
-/// The connection's kind is among these from now on, and not among those.
+/// Puts the connection's kind into `these` and takes it out of `those`.
 fn note(sock: &Socket, these: &AtomicU64, those: &AtomicU64) {
     let Some(kind) = kind_of(sock) else { return };
-    // Others read the words all the time: only what is new is written.
+    // Other threads read these words all the time, so only changes are written.
     if these.load(Ordering::Relaxed) & kind == 0 {
         these.fetch_or(kind, Ordering::Relaxed);
     }
@@ -403,11 +401,11 @@ mod tests {
         sock
     }
 
-    /// Tests that run at once have one budget, and kinds of connections, for all.
+    /// Parallel tests share one budget and the kinds of connections.
     static KINDS: Mutex<()> = Mutex::new(());
     static LINKS: Mutex<()> = Mutex::new(());
 
-    /// Has the process so many links while this is done.
+    /// Runs `then` as if the process had so many links.
     fn with_links<R>(count: u64, then: impl FnOnce() -> R) -> R {
         let _alone = LINKS.lock().unwrap();
         let links = &sluice_stats::ROOT.links;
@@ -420,7 +418,7 @@ mod tests {
         done
     }
 
-    /// What is planned for it where it has come from the offset `at`.
+    /// The plan for such a socket whose last try was due at the offset `at`.
     fn planned(bytes: u64, calls: [u32; 2], at: u64) -> (u64, Option<Effort>) {
         let sock = moved(bytes, calls);
         let plan = plan(sock, at, bytes, false);

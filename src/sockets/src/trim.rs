@@ -1,14 +1,13 @@
-//! Rings without use hold no memory: their pages go back to the kernel.
+//! Gives the pages of unused rings back to the kernel.
 //!
-//! A ring in use is trimmed by its *writer*, when all it wrote has been read and it was silent for
-//! a while: nobody reads beyond the tail, so nobody sees the pages go, and the next write gets new
-//! ones. Returned rings are trimmed by their lender. Neither needs the peer. Why nothing is lost:
-//! docs/decisions/006-rings-at-rest.md.
+//! The *writer* of a ring trims it when everything written was read and it has been silent for a
+//! while: no reader looks beyond the tail, so the pages go unnoticed, and the next write gets new
+//! ones. A ring that was returned to the pool is trimmed by its lender. Neither needs the peer;
+//! docs/decisions/006-rings-at-rest.md says why nothing is lost.
 //!
-//! The control thread does it. It has a timer for that only while a ring may have pages.
-//!
-//! What is to be looked after is left for it without a lock and without memory: the writer may be a
-//! signal handler that has interrupted malloc.
+//! The control thread trims, and has a timer for it only while a ring may have pages. Writers leave
+//! work for it without a lock and without memory, since a writer may be a signal handler that has
+//! interrupted malloc.
 
 use crate::socket::{Socket, Stack, State};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,33 +22,33 @@ const MS: u64 = if cfg!(feature = "fault") {
     1_000_000
 };
 
-/// A ring that was silent for so long is trimmed,
+/// A ring is trimmed after so much silence,
 const QUIET_NS: u64 = 100 * MS;
-/// or for so long if it holds one page only: a connection that says a few bytes now and then keeps
-/// it.
+/// or after this if it holds a single page: a connection that writes a few bytes now and then keeps
+/// the page.
 const QUIET_PAGE_NS: u64 = 500 * MS;
-/// Returned rings are trimmed when none was lent or came back for so long.
+/// Returned rings are trimmed when none was lent or returned for so long.
 const POOL_QUIET_NS: u64 = 500 * MS;
-/// What is busy is looked at ever more seldom, up to this.
+/// Longest time between two looks at a busy ring; the time doubles up to this.
 const BUSY_MAX_NS: u64 = 400 * MS;
-/// So is a ring whose reader does not read, up to this.
+/// The same for a ring whose reader does not read.
 const UNREAD_MAX_NS: u64 = 16_000 * MS;
-/// Looks closer to each other than this are made together.
+/// Looks that are closer together than this become one.
 const SLACK_NS: u64 = 50 * MS;
 
 const PAGE: u64 = 4096;
 
-/// A ring that may have pages, with its writer.
+/// A ring that may have pages, and its writer.
 #[derive(Debug)]
 struct Written {
     sock: &'static Socket,
     generation: u32,
-    /// Offset at which it began to have pages.
+    /// Offset at which the ring began to have pages.
     from: u64,
     /// The writer's offset at the last look, and the time of the first look that found it there.
     at: u64,
     since: u64,
-    /// Between the last look and this one.
+    /// Time between the last look and the next.
     wait: u64,
     due: u64,
 }
@@ -64,16 +63,16 @@ struct Returned {
     due: u64,
 }
 
-/// Sockets whose rings have pages since a while ago. SeqCst, as the next two: a thread that adds
-/// something then reads `ARMED`, and the control thread writes `ARMED` and then looks here, so that
-/// one of them sees the other.
+/// Sockets whose rings have had pages for a while. SeqCst, as for the next two: one thread adds
+/// something and then reads `ARMED`; the control thread writes `ARMED` and then looks here. At
+/// least one of them sees the other.
 static NOTED: Stack = Stack::new(|sock| &sock.untrimmed);
-/// Rings were returned, on whatever link.
+/// Rings of some link were returned.
 static RETURNED: AtomicBool = AtomicBool::new(false);
-/// The control thread looks here by then, if nobody pokes it; u64::MAX: it does not.
+/// When the control thread looks here unless it is poked earlier; u64::MAX: never.
 static ARMED: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Something is due then: the control thread must know.
+/// Makes the control thread look at time `due`.
 fn arm(due: u64) {
     if due.saturating_add(SLACK_NS) < ARMED.load(Ordering::SeqCst) {
         ARMED.store(due, Ordering::SeqCst);
@@ -81,12 +80,13 @@ fn arm(due: u64) {
     }
 }
 
-/// Under the tx lock: the ring of `sock`, which had no pages, has been written to at `at`.
+/// Notes that the ring of `sock`, which had no pages, was written to at `at`. Call under the tx
+/// lock.
 #[cold]
 pub fn note(sock: &'static Socket, at: u64) {
     sock.tx.resident.store(true, Ordering::Relaxed);
     if !sock.link().is_some_and(Link::can_discard) || !control_thread::is_running() {
-        // Never to be trimmed.
+        // This ring will never be trimmed.
         return;
     }
     sock.resident_from.store(at, Ordering::Relaxed);
@@ -94,7 +94,7 @@ pub fn note(sock: &'static Socket, at: u64) {
     arm(sys::now_ns() + QUIET_NS);
 }
 
-/// Rings of `link` may have been returned.
+/// Notes that rings of `link` may have been returned.
 pub fn returned(link: &'static Link) {
     if link.can_discard() && control_thread::is_running() && !RETURNED.swap(true, Ordering::SeqCst)
     {
@@ -102,19 +102,18 @@ pub fn returned(link: &'static Link) {
     }
 }
 
-/// What the control thread looks after.
+/// The control thread's list of rings to trim.
 #[derive(Debug)]
 pub struct Trims {
     written: Vec<Written>,
     returned: Vec<Returned>,
     /// When the links are searched for returned rings; u64::MAX: none was returned since.
     search: u64,
-    /// When it looks next.
+    /// When the control thread looks next.
     next: u64,
 }
 
 impl Default for Trims {
-    /// Nothing yet.
     fn default() -> Self {
         Self {
             written: Vec::new(),
@@ -126,7 +125,7 @@ impl Default for Trims {
 }
 
 impl Trims {
-    /// Trims what is to be trimmed. Time until there may be more, if ever.
+    /// Trims what is due. Returns the time until more may be due, if ever.
     pub fn progress(&mut self) -> Option<u64> {
         let now = sys::now_ns();
         self.take_noted(now);
@@ -144,7 +143,7 @@ impl Trims {
             self.returned
                 .retain_mut(|r| later(r.due) || look_at_returned(r, now));
             if self.written.is_empty() && self.returned.is_empty() {
-                // Nothing to do, and no memory either.
+                // Nothing left to do: free the memory, too.
                 (self.written, self.returned) = (Vec::new(), Vec::new());
             }
             let dues = self.written.iter().map(|w| w.due);
@@ -153,7 +152,7 @@ impl Trims {
             self.next = self.next.max(now + SLACK_NS);
         }
         ARMED.store(self.next, Ordering::SeqCst);
-        // A thread that came too late for the above has gone by what stood there before.
+        // A thread may have added something after the look, and trusted the old value of `ARMED`.
         let missed = !NOTED.is_empty() || RETURNED.load(Ordering::SeqCst);
         if missed {
             return Some(0);
@@ -161,7 +160,7 @@ impl Trims {
         (self.next != u64::MAX).then(|| self.next - now)
     }
 
-    /// Looks closer to each other than [`SLACK_NS`] are one.
+    /// Looks at time `due`, or together with a look that is at most [`SLACK_NS`] earlier.
     fn look_by(&mut self, due: u64) {
         if due.saturating_add(SLACK_NS) < self.next {
             self.next = due;
@@ -183,7 +182,7 @@ impl Trims {
         }
     }
 
-    /// Whose rings they were was not said.
+    /// `RETURNED` does not say which link it was.
     fn find_returned(&mut self, now: u64) {
         for link in shm::all().filter(|l| l.can_discard() && !l.is_foreign()) {
             let generation = link.generation();
@@ -200,19 +199,19 @@ impl Trims {
     }
 }
 
-/// What a look at a written ring found.
+/// The outcome of a look at a written ring.
 enum Found {
-    /// Trimmed, or not to be trimmed: nobody's business any more.
+    /// Trimmed, or not to be trimmed: forget the ring.
     Over,
-    /// The writer has written since.
+    /// The writer has moved to this offset since.
     Busy(u64),
-    /// Bytes in it are unread, or its lock is taken.
+    /// Bytes are unread, or the tx lock is held.
     Unread,
-    /// Silent, and to be trimmed then.
+    /// Silent; to be trimmed at this time.
     Silent(u64),
 }
 
-/// Looks at a ring, and trims it if it is time. False: the entry is over.
+/// Looks at a ring, and trims it if due. False: forget the entry.
 fn look(entry: &mut Written, now: u64) -> bool {
     match found(entry, now) {
         Found::Over => return false,
@@ -249,7 +248,7 @@ fn found(entry: &Written, now: u64) -> Found {
     if now < entry.since + quiet {
         return Found::Silent(entry.since + quiet);
     }
-    // Somebody is inside, or has jumped out of it: another time.
+    // A thread is inside, or has jumped out of the section: try again later.
     let Some(_section) = sock.tx.lock.try_enter() else {
         return Found::Unread;
     };
@@ -260,7 +259,7 @@ fn found(entry: &Written, now: u64) -> Found {
     }
 }
 
-/// Under the tx lock, on the link: gives the pages of the ring back if nothing in it is unread.
+/// Gives the ring's pages back if nothing in it is unread. Call under the tx lock, on the link.
 fn trim(sock: &'static Socket, silent_at: u64) -> Found {
     let (Some(dir), Some(ring)) = (sock.tx.dir(), sock.tx.ring()) else {
         return Found::Over;
@@ -271,7 +270,7 @@ fn trim(sock: &'static Socket, silent_at: u64) -> Found {
     }
     let head = dir.rx.head.read();
     if head.flagged {
-        // A demotion, which may have fixed bytes in the ring to be sent again.
+        // A demotion, which may have fixed bytes in the ring for a re-send.
         return Found::Over;
     }
     if head.offset != at {
@@ -298,7 +297,7 @@ fn look_at_returned(entry: &mut Returned, now: u64) -> bool {
     true
 }
 
-/// In the child of a fork: the rings are the parent's.
+/// In the child of a fork: the rings belong to the parent.
 pub fn after_fork() {
     NOTED.clear();
     RETURNED.store(false, Ordering::Relaxed);
@@ -312,22 +311,22 @@ mod tests {
     use crate::testing;
     use sluice_fabric::words;
 
-    /// As `send` does under the tx lock: bytes into the ring, then the tail.
+    /// As `send` does: copies bytes into the ring, then publishes the tail, under the tx lock.
     fn write(sock: &'static Socket, bytes: &[u8]) {
         let _section = sock.tx.lock.enter().unwrap();
         let at = sock.tx.at.load(Ordering::Relaxed);
         let ring = sock.tx.ring().unwrap();
-        // SAFETY: a slice of ours, shorter than the ring, which nobody reads meanwhile.
+        // SAFETY: the slice is shorter than the ring, and nobody reads the ring meanwhile.
         unsafe { ring.copy_in(at, bytes.as_ptr(), bytes.len()) };
         assert!(publish(sock, at, bytes.len()));
     }
 
-    /// What the reader finds, taken or left there.
+    /// What the reader finds; consumed if `take`.
     fn read(sock: &'static Socket, take: bool) -> Vec<u8> {
         let (dir, ring) = (sock.tx.dir().unwrap(), sock.tx.ring().unwrap());
         let (head, tail) = (dir.rx.head.read(), dir.tx.tail.read());
         let mut bytes = vec![0; (tail.offset - head.offset) as usize];
-        // SAFETY: as long as what is unread.
+        // SAFETY: `bytes` is as long as what is unread.
         unsafe { ring.copy_out(head.offset, bytes.as_mut_ptr(), bytes.len()) };
         if take {
             let head_word = &dir.rx.head;
@@ -338,11 +337,11 @@ mod tests {
         bytes
     }
 
-    /// The first byte of each page of the ring: zero where it has been given back.
+    /// The first byte of each page of the ring: zero if the page was given back.
     fn first_bytes(sock: &'static Socket) -> Vec<u8> {
         let ring = sock.tx.ring().unwrap();
         let mut bytes = vec![0; ring.len() as usize];
-        // SAFETY: as long as the ring.
+        // SAFETY: `bytes` is as long as the ring.
         unsafe { ring.copy_out(0, bytes.as_mut_ptr(), bytes.len()) };
         bytes.iter().step_by(PAGE as usize).copied().collect()
     }
@@ -363,7 +362,7 @@ mod tests {
         let (a, b, index) = testing::link();
         let sock = testing::writer(a, b, index);
         write(sock, &[7; 50_000]);
-        // There is no control thread to note it with.
+        // The test has no control thread that could be told.
         assert!(sock.tx.resident.load(Ordering::Relaxed));
         sock
     }
@@ -382,7 +381,7 @@ mod tests {
         assert!(matches!(found(&entry(sock, 0), QUIET_NS), Found::Over));
         assert!(!sock.tx.resident.load(Ordering::Relaxed));
         assert_eq!(first_bytes(sock), [0; 16]);
-        // Nothing is lost of what comes next, over the ring's end too.
+        // Later bytes are not lost, also across the ring's end.
         let next: Vec<u8> = (0..60_000u32).map(|i| (i % 251) as u8).collect();
         write(sock, &next);
         assert!(sock.tx.resident.load(Ordering::Relaxed));
@@ -416,7 +415,7 @@ mod tests {
 
     #[test]
     fn what_a_demotion_sends_again_stays() {
-        // By a relative or the peer, which this end has not noticed yet.
+        // By a relative or the peer; this end has not noticed yet.
         let sock = writer();
         let dir = sock.tx.dir().unwrap();
         words::demote(&dir.tx.tail, &dir.rx.head);

@@ -1,16 +1,15 @@
-//! What lay unread in the ring when a stream was demoted, kept until it has come again by TCP.
+//! The unread copy: what lay unread in the ring at a demotion, kept until TCP has brought it.
 //!
-//! The writer's side sends it again. If its process is killed before it has, nobody else has those
-//! bytes, while on TCP they would long have been in the reader's kernel. So the reader keeps a
-//! copy, and reads from it what is missing when TCP has ended.
+//! The writer re-sends those bytes. If its process is killed first, they would be lost, though on
+//! TCP they would have been in the reader's kernel. So the reader keeps a copy, and reads the
+//! missing bytes from it when TCP has ended.
 //!
-//! Hooks do not see all reads: `splice`, stdio, another process that holds the socket. What the
-//! kernel counts beyond what hooks have read, somebody else has got, perhaps these very bytes: then
-//! the copy is thrown away.
+//! Hooks do not see all reads: `splice`, stdio, another process that holds the socket. If the
+//! kernel counts more bytes read than the hooks have, another reader may have got these very bytes,
+//! and the copy is discarded.
 //!
-//! Of processes that share the socket one has the copy ([`Family::keeps`]). Another that reads up
-//! to the place where bytes are missing gets ECONNRESET: it must not take that for the end of the
-//! stream.
+//! Of processes that share the socket, one has the copy ([`Family::keeps`]). Another that reads up
+//! to the missing bytes gets ECONNRESET, since it must not take that place for the stream's end.
 //!
 //! [`Family::keeps`]: super::fork_shared::Family::keeps
 
@@ -32,33 +31,32 @@ use sluice_stats::Reason;
 
 /// Where the next byte of a demoted stream is.
 pub enum Step {
-    /// The kernel's to say.
+    /// The kernel decides.
     Kernel,
-    /// Not there yet.
+    /// Not here yet.
     Late,
-    /// In another thread's hands, perhaps: it is on its way back from the kernel, and what it has
-    /// got is not counted.
+    /// Unknown: another thread returning from the kernel may not have counted its bytes yet.
     Busy,
-    /// So many were taken from the copy.
+    /// So many bytes were taken from the copy, or from TCP in front of it.
     Moved(usize),
-    /// A relative's: the connection looks reset here.
+    /// In a relative's copy: the connection looks reset here.
     Lost,
 }
 
-/// Under the rx lock, of a connection that is about to be reset as its peer's kernel would have
-/// done it: may what TCP holds unread become the copy? It must not be readable by a call in the
-/// kernel, nor by others.
+/// Returns whether an emulated reset may move what TCP holds unread into the copy: no relative and
+/// no call in the kernel may be able to read it meanwhile. Call with the rx lock held.
 pub(crate) fn may_keep_of_tcp(sock: &'static Socket) -> bool {
     let shared = sock.family().is_none_or(|f| f.is_shared(process::pid()));
     !shared && !sock.unread_copy.are_kept() && sock.rx.in_kernel() == 0
 }
 
-/// The same lock, after [`may_keep_of_tcp`] and the stream, what lay unread in which is the copy
-/// by now: what TCP holds unread, which a reset made here would drop, goes in front of it. False: a
-/// call has gone to the kernel meanwhile, or there is no memory.
+/// Moves what TCP holds unread into the copy, before what the ring held, since an emulated reset
+/// drops it from the kernel. Call under the same lock, after [`may_keep_of_tcp`] and after the
+/// ring's unread bytes were copied. False: a call has entered the kernel meanwhile, or there is no
+/// memory.
 pub(crate) fn keep_of_tcp(sock: &'static Socket) -> bool {
-    // A thread that comes from here on waits for the lock, and finds what is owed then: the kernel
-    // would tell of the end at once.
+    // A thread that comes now waits for the lock, and then finds what is owed. In the kernel it
+    // would find the end at once.
     sock.rx.state.on(Event::ResetBegins);
     let mut kept = None;
     if sock.rx.in_kernel() == 0 {
@@ -74,11 +72,12 @@ pub(crate) fn keep_of_tcp(sock: &'static Socket) -> bool {
     kept.is_some()
 }
 
-/// Under the rx lock of a socket that reads TCP and has a copy: takes at most `most` bytes from it
-/// if TCP has ended without them. With MSG_TRUNC they are dropped; with MSG_PEEK they stay.
+/// Takes at most `most` bytes from the copy, if TCP has ended without them. With MSG_TRUNC they are
+/// dropped; with MSG_PEEK they stay. Call with the rx lock held, for a socket that reads TCP and
+/// has a copy.
 ///
 /// # Safety
-/// The caller's buffers.
+/// `cursor` covers the program's valid buffers.
 pub unsafe fn step(
     sock: &'static Socket,
     fd: c_int,
@@ -93,16 +92,16 @@ pub unsafe fn step(
     let takes = flags & libc::MSG_PEEK == 0;
     let mut before = 0;
     let over = match at_hand(fd) {
-        // What TCP brings came after it.
+        // What TCP brings comes after the copy.
         _ if sock.unread_copy.is_whole() => true,
         AtHand::Bytes if !takes && follows(sock, fd) => {
-            // SAFETY: the caller's buffers.
+            // SAFETY: the caller guarantees the cursor's buffers.
             before = unsafe { tcp::peek(fd, cursor, flags) };
             if before == 0 {
                 return Step::Kernel;
             }
             if before == most || before as u64 != tcp::unread(fd) {
-                // Of very many pieces it looks at the first.
+                // The peek looks at the first few pieces only.
                 return Step::Moved(before);
             }
             true
@@ -134,16 +133,16 @@ pub unsafe fn step(
         renounce(sock);
         return Step::Kernel;
     };
-    // SAFETY: `take` gives a piece of the copy.
+    // SAFETY: `take` returns a range inside the copy.
     let mut from = unsafe { sock.unread_copy.base.load(Ordering::Relaxed).add(at) };
     let mut beyond = *cursor;
     beyond.advance(before, |_, _| ());
     beyond.advance(n, |to, n| {
         if flags & libc::MSG_TRUNC == 0 {
-            // SAFETY: the caller's buffer, and as many bytes of the copy.
+            // SAFETY: `to` is `n` bytes of the program's buffer, and the copy has `n` bytes left.
             unsafe { core::ptr::copy_nonoverlapping(from, to, n) };
         }
-        // SAFETY: still inside, or its end.
+        // SAFETY: still inside the copy, or at its end.
         from = unsafe { from.add(n) };
     });
     if takes {
@@ -152,14 +151,15 @@ pub unsafe fn step(
     Step::Moved(before + n)
 }
 
-/// Under the rx lock, where bytes lie on TCP: are they the last that it brings, so that a read
-/// which takes them goes on in the copy?
+/// Returns whether the bytes that lie on TCP are its last ones, so that a read of them goes on in
+/// the copy. Call with the rx lock held.
 pub fn follows(sock: &Socket, fd: c_int) -> bool {
     is_over(fd) && !sock.unread_copy.is_whole() && unread_in_copy(sock, fd) != 0
 }
 
-/// Takes at most `most` bytes out of the copy, or only looks for them: where they begin, after
-/// `unread` ones that TCP has, and how many. `None`: TCP has ended before the copy begins.
+/// Takes at most `most` bytes out of the copy, or only finds them if not `takes`: their position,
+/// after the `unread` bytes that TCP has, and their number. `None`: TCP has ended before the copy
+/// begins.
 fn take(sock: &Socket, unread: u64, most: usize, takes: bool) -> Option<(usize, usize)> {
     let len = sock.unread_copy.len.load(Ordering::Relaxed);
     let missing = missing(sock, unread);
@@ -173,9 +173,9 @@ fn take(sock: &Socket, unread: u64, most: usize, takes: bool) -> Option<(usize, 
     (n != 0).then_some((len - all + missing.gone, n))
 }
 
-/// Under the rx lock, when a stream is left with `start..end` of its ring unread, up to whose end
-/// TCP brings `owed` bytes, or nothing of these if they are `whole`: keeps a copy, unless a
-/// relative has one.
+/// Keeps a copy of `start..end` of the ring, which lay unread at a demotion, unless a relative has
+/// one. `owed` is the byte count of TCP at which the re-sent bytes end; of a `whole` copy TCP
+/// brings nothing. Call with the rx lock held.
 pub fn keep(sock: &Socket, (start, end): (u64, u64), owed: u64, whole: bool) {
     let len = end.wrapping_sub(start) as usize;
     owes(sock, owed);
@@ -194,8 +194,8 @@ pub fn keep(sock: &Socket, (start, end): (u64, u64), owed: u64, whole: bool) {
     }
 }
 
-/// Under the rx lock, in a relative that finds the stream left: what lay unread in it is to come by
-/// TCP, and the copy is the other process's.
+/// In a relative that finds the stream demoted: TCP is to bring the unread bytes, and the copy
+/// belongs to another process. Call with the rx lock held.
 pub fn adopt(sock: &'static Socket) {
     let Some(unread) = sock.family().and_then(Family::unread) else {
         return;
@@ -209,7 +209,7 @@ pub fn adopt(sock: &'static Socket) {
     }
 }
 
-/// In the child of a fork: the copy is the parent's.
+/// In the child of a fork: the copy belongs to the parent.
 pub fn after_fork(sock: &'static Socket) {
     if !sock.unread_copy.are_kept() {
         return;
@@ -221,13 +221,13 @@ pub fn after_fork(sock: &'static Socket) {
     sock.unread_copy.lose(len, sock.unread_copy.is_whole());
 }
 
-/// Under the rx lock: nothing is owed to this process any more.
+/// Forgets what is owed, and the copy. Call with the rx lock held.
 pub(crate) fn renounce(sock: &'static Socket) {
     sock.rx.owed.store(0, Ordering::Relaxed);
     sock.unread_copy.forget();
 }
 
-/// Has anybody read bytes from TCP that did not pass through this process's hooks?
+/// Returns whether another reader took bytes from TCP that did not pass this process's hooks.
 fn are_others_reading(sock: &Socket, fd: c_int) -> bool {
     if sock.unread_copy.is_whole() {
         return false;
@@ -236,9 +236,9 @@ fn are_others_reading(sock: &Socket, fd: c_int) -> bool {
     let Some(input) = tcp::input(fd) else {
         return false;
     };
-    // One more after the end: a FIN is counted, a reset is not. After a reset nobody can tell
-    // whether a FIN came first: if without one all has come that is owed, a relative may have read
-    // what is missing here.
+    // The kernel counts a FIN as one byte, but not a reset, and after a reset nobody can tell
+    // whether a FIN came first. If everything owed has come without a FIN, a relative may have read
+    // it.
     let doubtful = input.state == tcp::CLOSE
         && input.received >= sock.rx.owed.load(Ordering::Relaxed)
         && sock.is_shared();
@@ -248,11 +248,11 @@ fn are_others_reading(sock: &Socket, fd: c_int) -> bool {
     more && sock.rx.in_kernel() == 0 && sock.rx.calls.load(Ordering::SeqCst) == calls
 }
 
-/// What of the stream, up to the end of the copy, TCP has not brought.
+/// The bytes up to the end of the copy that TCP has not brought.
 struct Missing {
-    /// So many bytes; those of the copy are the last ones,
+    /// Their number; the copy's bytes are the last of them.
     all: u64,
-    /// of which these, the first, have been taken out of a copy.
+    /// Of the copy's bytes, the first so many have been taken.
     gone: usize,
 }
 
@@ -262,7 +262,7 @@ impl Missing {
     }
 }
 
-/// Of what TCP has brought `unread` bytes have not been read yet.
+/// `unread`: bytes that TCP has brought and that are not read yet.
 fn missing(sock: &Socket, unread: u64) -> Missing {
     let by_tcp = sock.rx.kernel_bytes() + unread;
     let owed = sock.rx.owed.load(Ordering::Relaxed);
@@ -279,8 +279,8 @@ fn missing(sock: &Socket, unread: u64) -> Missing {
     }
 }
 
-/// Under the rx lock of an inherited stream, whose bytes follow the first `from` of TCP: the parent
-/// may have read these since the fork.
+/// Counts what the parent may have read since the fork, of the first `from` bytes of TCP, which
+/// precede the inherited stream's. Call with the rx lock held.
 pub(crate) fn count_parents_reads(sock: &Socket, from: u64) {
     let Some(input) = tcp::input(sock.fd.load(Ordering::Relaxed)) else {
         return;
@@ -291,31 +291,30 @@ pub(crate) fn count_parents_reads(sock: &Socket, from: u64) {
     sock.rx.add_kernel_bytes(read.saturating_sub(known));
 }
 
-/// Does TCP bring nothing more of what the copy has?
+/// Returns whether TCP brings nothing more of what the copy holds.
 fn is_the_copys(sock: &Socket, fd: c_int) -> bool {
     is_cut_off(sock, fd) || has_ended(fd)
 }
 
-/// Has the program shut both halves down, and has the writer kept back what it had, or will the
-/// kernel answer it by a reset?
+/// Returns whether the writer's bytes cannot come by TCP: the program has shut down both halves,
+/// and the writer keeps them back or the kernel answers them by an RST.
 fn is_cut_off(sock: &Socket, fd: c_int) -> bool {
     sock.unread_copy.is_whole()
         || sock.halves.load(Ordering::Acquire) == half::BOTH
             && tcp::state(fd) != Some(tcp::ESTABLISHED)
 }
 
-/// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there after the
-/// last one.
+/// Returns whether the peer's FIN or RST has come by TCP and all bytes before it are read.
 pub fn has_ended(fd: c_int) -> bool {
     is_over(fd) && !tcp::has_bytes(fd)
 }
 
-/// Does TCP get nothing more? What it has may not be read yet.
+/// Returns whether TCP receives nothing more. What it has may still be unread.
 fn is_over(fd: c_int) -> bool {
     tcp::state(fd).is_some_and(tcp::is_over)
 }
 
-/// For FIONREAD of a socket that reads TCP: what can be read from the copy, after what TCP has.
+/// For FIONREAD on a socket that reads TCP: the bytes that can be read from the copy after TCP's.
 pub fn unread(sock: &'static Socket, fd: c_int) -> u64 {
     if !sock.unread_copy.are_kept() {
         return 0;
@@ -324,7 +323,7 @@ pub fn unread(sock: &'static Socket, fd: c_int) -> u64 {
     section.map_or(0, |_section| unread_in_copy(sock, fd))
 }
 
-/// See [`unread`]; under the rx lock.
+/// See [`unread`]. Call with the rx lock held.
 fn unread_in_copy(sock: &Socket, fd: c_int) -> u64 {
     if !sock.unread_copy.are_kept()
         || sock.unread_copy.are_lost()
@@ -351,8 +350,8 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 
-    /// What a relative reads at the end of TCP that 3 bytes are missing before: the bytes of its
-    /// own copy, or, where the process that left the stream has it, a reset.
+    /// What a relative reads at the end of TCP, where 3 bytes are missing: the bytes of its own
+    /// copy, or a reset if the process that left the stream has the copy.
     fn reads(is_left: bool) -> (Result<Vec<u8>, ()>, bool) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -371,14 +370,14 @@ mod tests {
             let ring = b"own".to_vec();
             assert!(family.keeps(process::pid()) && family.keeps(process::pid()));
             let base = sys::map_zeroes(len, false).unwrap();
-            // SAFETY: as long as the bytes.
+            // SAFETY: both are `len` bytes long.
             unsafe { core::ptr::copy_nonoverlapping(ring.as_ptr(), base, len) };
             sock.unread_copy.hold(base, len, false);
             owes(sock, owed);
         }
         drop(peer);
         let mut bytes = [0u8; 16];
-        // SAFETY: room of ours.
+        // SAFETY: `bytes` has room for 6 bytes.
         let by_tcp = unsafe { sys::recv(fd, bytes.as_mut_ptr(), 6, libc::MSG_WAITALL) };
         sock.rx.add_kernel_bytes(by_tcp.unwrap() as u64);
         while !has_ended(fd) {
@@ -388,9 +387,9 @@ mod tests {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: 16,
         };
-        // SAFETY: one piece, of ours.
+        // SAFETY: one piece, which outlives the cursor.
         let mut cursor = unsafe { Cursor::new(&raw const piece, 1) };
-        // SAFETY: room of ours.
+        // SAFETY: the cursor covers `bytes`.
         let got = match unsafe { step(sock, fd, &mut cursor, 16, 0) } {
             Step::Moved(n) => Ok(bytes[..n].to_vec()),
             Step::Lost => Err(()),

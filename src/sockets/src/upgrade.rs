@@ -1,5 +1,4 @@
-//! From TCP to the link: when to try, attaching a stream, the reader's consent, the writer's
-//! switch.
+//! From TCP to the link: attaching a stream, the reader's consent, the writer's switch.
 
 use crate::demote::{self, Which};
 use crate::socket::{Event, SETS, Socket, State, half, role};
@@ -10,12 +9,11 @@ use sluice_fabric::shm::Link;
 use sluice_runtime::config::{Side, config};
 use sluice_runtime::{address, process};
 use sluice_stats::Reason;
-use sluice_transport::verbs;
+use sluice_transport::Carrier;
 
-/// Ring length for one more stream of this process: long for few, short for many, so that together
-/// they stay within a processor's cache. Not longer: where a stream is handed over, at an exec,
-/// say, TCP must take what lies unread, and its buffers are small as long as nothing has gone
-/// through them.
+/// Ring length for one more stream of this process: long for few streams, short for many, so that
+/// together they stay within a processor's cache. Not longer, since TCP must take what lies unread
+/// when a stream is handed over, at exec, say, and its buffers are still small then.
 pub fn ring_len(link: &Link) -> u32 {
     let config = config();
     let most = if config.memory.is_some() {
@@ -28,13 +26,13 @@ pub fn ring_len(link: &Link) -> u32 {
         16..=63 => 128 << 10,
         64..=255 => 64 << 10,
         256..=4095 => 32 << 10,
-        // Together with those before them they fit into what a side of a link can lend.
+        // Together with the longer ones, these fit into what one side of a link can lend.
         _ => 8 << 10,
     };
     most.min(if most > 256 << 10 { most } else { wanted })
 }
 
-/// Connections of this process that have a stream, and bytes of their rings.
+/// Connections of this process with a stream, and bytes of their rings.
 fn in_use() -> (u64, u64) {
     let mut all = (0, 0);
     crate::socket::for_all(|sock| {
@@ -46,8 +44,8 @@ fn in_use() -> (u64, u64) {
     all
 }
 
-/// Does the user want the connection between these to leave TCP, and now? What a rule keeps there
-/// it keeps for good.
+/// Returns whether the settings let the connection between these addresses leave TCP now. A rule
+/// that keeps it on TCP pins it.
 pub fn ask_user(sock: &Socket, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
     let config = config();
     let side = match sock.role.load(Ordering::Relaxed) {
@@ -67,7 +65,7 @@ pub fn ask_user(sock: &Socket, local: SocketAddr, peer: SocketAddr) -> Result<()
     }
 }
 
-/// The same, where the addresses are not at hand.
+/// [`ask_user`] with the addresses looked up.
 fn ask_user_here(sock: &Socket) -> Result<(), Reason> {
     let config = config();
     if config.rules.is_empty() && config.connections.is_none() && config.memory.is_none() {
@@ -80,14 +78,13 @@ fn ask_user_here(sock: &Socket) -> Result<(), Reason> {
     }
 }
 
-/// The peer of the connection that `sock` was in `generation` is proved and both ends have joined
-/// stream `index` of `link`: from now on hooks of this socket wait only in ways that a doorbell can
-/// end.
+/// Attaches stream `index` of `link`, which both ends have joined, to the connection that `sock`
+/// was in `generation`. From now on hooks of the socket wait only in ways that a doorbell can end.
 ///
-/// Another thread may close the socket meanwhile, give it up, or execute another program. It says
-/// so first, in `fds`, `pinned` or [`process::is_executing`], takes both locks for a moment
-/// ([`Socket::synchronize_locks`]), and then looks for a stream; here they are asked under both
-/// locks. So either it is seen here, or the stream there.
+/// Another thread may close the socket, give it up, or exec meanwhile. That thread first says so in
+/// `fds`, `pinned` or [`process::is_executing`], then takes both locks for a moment
+/// ([`Socket::synchronize_locks`]), then looks for a stream. This function asks those words under
+/// both locks. So either this function sees the word, or that thread sees the stream.
 pub fn attach(
     sock: &'static Socket,
     generation: u32,
@@ -106,8 +103,7 @@ pub fn attach(
     let Some(lent) = link.lent_for(index) else {
         return Err(Reason::LinkLost);
     };
-    // The peer can write to this record. It goes by it itself, so a changed one is a stream that
-    // cannot work.
+    // The peer can write to this record, and uses it itself, so a changed one cannot work.
     let said = &incoming.rx_wishes;
     let unchanged = said.ring_at.load(Ordering::Relaxed) == lent.at
         && said.ring_len.load(Ordering::Relaxed) == lent.len;
@@ -121,7 +117,7 @@ pub fn attach(
     let refused = take_in(sock, generation);
     if refused.is_ok() {
         options::note(sock, sock.fd.load(Ordering::Relaxed));
-        // Before the switch, which clears it: that takes the lock.
+        // Before the switch, which clears it under the lock.
         sock.conn().awaits(Reason::Met);
         sock.set_stream(link, index);
         incoming.rx_wishes.ended.store(0, Ordering::SeqCst);
@@ -133,7 +129,7 @@ pub fn attach(
         sock.rx.set_ring(ring);
         sock.tx.set_dir(Some(outgoing));
         sock.linked_before.store(sock.linked(), Ordering::Relaxed);
-        // In the child of a fork nobody watches what the parent did.
+        // In the child of a fork, the parent's watch does not exist.
         sock.full.reset();
         sock.adopted.store(false, Ordering::Relaxed);
         sock.counted.store(false, Ordering::Relaxed);
@@ -147,8 +143,8 @@ pub fn attach(
     }
     drop((tx, rx));
     refused?;
-    if !verbs::is_to_another_host(link) {
-        // Both ends are on this host, and will be.
+    if !Carrier::of(link).proves_by_digests {
+        // Both ends are on this host and stay there: no proof by digests is needed.
         prefix::forget(sock);
     }
     jobs::watch(sock);
@@ -157,16 +153,17 @@ pub fn attach(
             set.adopt_stream(sock);
         }
     }
-    // From here on, a thread that ends a call in the kernel may consent, too.
+    // From here on a thread that returns from the kernel may consent, too.
     sock.adopted.store(true, Ordering::SeqCst);
     consent(sock);
     Ok(())
 }
 
-/// Under both locks: may the socket, which was that connection in `generation`, have a stream?
+/// Returns whether the socket still is the connection of `generation` and may have a stream. Call
+/// under both locks.
 fn take_in(sock: &'static Socket, generation: u32) -> Result<(), Reason> {
-    // In this order: a thread that finds a later connection's descriptor finds its generation,
-    // too.
+    // In this order: `alloc` stores `fds` last, so a thread that sees a later connection's
+    // descriptor also sees its generation.
     if sock.fds.load(Ordering::Acquire) == 0
         || sock.generation.load(Ordering::Acquire) != generation
     {
@@ -195,11 +192,11 @@ fn take_in(sock: &'static Socket, generation: u32) -> Result<(), Reason> {
     Ok(())
 }
 
-/// A reader of this process did not consent, since a thread waited for more sockets than are marked
-/// one by one.
+/// A reader did not consent because a thread was in a wait for more sockets than are marked one by
+/// one.
 static REFUSED_FOR_BIG_WAIT: AtomicBool = AtomicBool::new(false);
 
-/// Is there a stream for what is written, whose reader has not consented yet?
+/// Returns whether a stream for writing is attached whose reader has not consented yet.
 pub fn awaits_consent(sock: &'static Socket) -> bool {
     if sock.tx.state() != State::Proved {
         return false;
@@ -211,16 +208,16 @@ pub fn awaits_consent(sock: &'static Socket) -> bool {
     dir.is_some_and(|dir| dir.rx_wishes.consent.load(Ordering::Acquire) == 0)
 }
 
-/// Such a wait is over: a socket that was refused for it consents, be it a socket that was not
-/// among them.
+/// Called when such a wait ends: sockets that were refused for it consent now, also those that were
+/// not in it.
 pub fn consent_behind_big_wait() {
     if !events::is_any_big_wait() && REFUSED_FOR_BIG_WAIT.swap(false, Ordering::SeqCst) {
         crate::socket::for_all(consent);
     }
 }
 
-/// The reader consents once no thread is left in a kernel wait that a doorbell cannot end, and the
-/// kernel's count of bytes agrees with ours: what was read, was read through our hooks.
+/// Lets the reader consent, once no thread is in a kernel wait that a doorbell cannot end, and the
+/// kernel's count of bytes equals the hooks': all that was read was read through hooks.
 #[cold]
 pub fn consent(sock: &'static Socket) {
     if sock.rx.state() != State::Proved
@@ -234,7 +231,7 @@ pub fn consent(sock: &'static Socket) {
     }
     if events::is_any_big_wait() {
         REFUSED_FOR_BIG_WAIT.store(true, Ordering::SeqCst);
-        // After it, since the last of them may have ended before that was seen.
+        // Asked again: the last big wait may have ended before the flag was set.
         if events::is_any_big_wait() {
             return;
         }
@@ -254,14 +251,14 @@ pub fn consent(sock: &'static Socket) {
             Some((tcp::ESTABLISHED, n)) if n == sock.rx.kernel_bytes() => {
                 dir.rx_wishes.consent.store(1, Ordering::Release)
             }
-            // What this end wrote is over; what it reads goes on.
+            // This end has sent its FIN; what it reads goes on.
             Some((tcp::FIN_WAIT1 | tcp::FIN_WAIT2, n))
                 if n == sock.rx.kernel_bytes() && !carrier.switches_together =>
             {
                 dir.rx_wishes.consent.store(1, Ordering::Release)
             }
             Some((tcp::ESTABLISHED, _)) => refuse = Some((Which::Both, Reason::NotHooked)),
-            // Within the host what this end writes is not concerned: the peer may read on.
+            // Within the host, only what this end reads has ended; it may still write.
             Some((tcp::CLOSE_WAIT, _)) if !carrier.switches_together => {
                 refuse = Some((Which::Rx, Reason::NotEstablished));
             }
@@ -280,26 +277,26 @@ pub fn consent(sock: &'static Socket) {
     }
 }
 
-/// What the writer's switch came to.
+/// The outcome of a writer's try to switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
     /// On the link from now on.
     Done,
-    /// Not yet: TCP once more.
+    /// Not yet: TCP takes these bytes.
     Later,
     /// Never: the stream must be demoted for this reason.
     Never(Reason),
 }
 
-/// Under the tx lock, in state Proved: fixes the offset N at which TCP's part of this direction
-/// ends.
+/// Switches the writer if the reader has consented: fixes the offset N at which TCP's part of this
+/// direction ends. Call under the tx lock, in state Proved.
 pub(crate) fn try_switch(sock: &'static Socket) -> Switch {
     let Some(dir) = sock.tx.dir() else {
         return Switch::Later;
     };
-    // Directions that switch together do so when the peer's steps have come.
+    // Directions that switch together are switched by the pump's steps (`remote::advance`).
     let carrier = sock.carrier();
-    // Before the sets know of the stream nobody asks for them to hear of room.
+    // Before `adopted`, no set would ask to hear of space in the ring.
     if dir.rx_wishes.consent.load(Ordering::Acquire) != 1
         || !sock.adopted.load(Ordering::SeqCst)
         || sock.tx.in_kernel() != 0
@@ -315,8 +312,9 @@ pub(crate) fn try_switch(sock: &'static Socket) -> Switch {
     })
 }
 
-/// Under the tx lock, in state Proved, with no thread in a kernel write: the program's bytes go
-/// into the ring from now on. Tells `announce` the offset N before; `false`: not yet.
+/// Makes the ring take the program's writes from now on, after `announce` has been told the offset
+/// N; `false` from it: not yet. Call under the tx lock, in state Proved, with no thread in a kernel
+/// write.
 pub(crate) fn take_ring(sock: &'static Socket, announce: impl FnOnce(u64) -> bool) -> Switch {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return Switch::Later;
@@ -328,7 +326,7 @@ pub(crate) fn take_ring(sock: &'static Socket, announce: impl FnOnce(u64) -> boo
     };
     let fd = sock.fd.load(Ordering::Relaxed);
     let connected = sock.role.load(Ordering::Relaxed) == role::CONNECTING;
-    // Between hosts both directions leave TCP together, so neither has ended.
+    // Between hosts both directions leave TCP together, so neither may have ended.
     let is_open = !sock.carrier().switches_together || !tcp::has_ended(fd);
     let Some(written) = tcp::written(fd, connected).filter(|_| is_open) else {
         return Switch::Never(Reason::NotEstablished);
@@ -347,7 +345,7 @@ pub(crate) fn take_ring(sock: &'static Socket, announce: impl FnOnce(u64) -> boo
     if !announce(written.bytes) {
         return Switch::Later;
     }
-    // The reader has to read TCP's part first, and no further write will push that.
+    // The reader must read TCP's part first, and no further write will push it out.
     if !written.is_acknowledged {
         options::push_out(sock, fd);
     }
@@ -356,14 +354,14 @@ pub(crate) fn take_ring(sock: &'static Socket, announce: impl FnOnce(u64) -> boo
     Switch::Done
 }
 
-/// How much may lie unread in a ring of `len` bytes: it must fit into TCP at any moment, after
-/// what is there, for a close that may not wait. `Err`: the switch can not be made (yet).
+/// How much may lie unread in a ring of `len` bytes: it must fit into TCP at any moment, after what
+/// is there, for a close that may not wait. `Err`: no switch now, or never.
 fn most_unread(sock: &Socket, fd: i32, len: u64) -> Result<u32, Switch> {
-    /// A ring that takes less is not worth it.
+    /// A smaller ring is not worth a switch.
     const LEAST: u32 = 4096;
     let len = len.min(u64::from(u32::MAX)) as u32;
     if sock.carrier().keeps_arrived {
-        // To another host what has come to the peer's end stays there.
+        // Between hosts, what has arrived at the peer's end stays there.
         return if len < LEAST {
             Err(Switch::Never(Reason::SendBufferSmall))
         } else {
@@ -375,11 +373,11 @@ fn most_unread(sock: &Socket, fd: i32, len: u64) -> Result<u32, Switch> {
     if most < LEAST {
         return Err(Switch::Never(Reason::SendBufferSmall));
     }
-    // Nothing is added to what TCP has, so that there is always as much. Large pieces cost the
-    // kernel little beside their bytes.
+    // Nothing is added to what TCP holds, so the room stays. In large pieces the kernel's overhead
+    // per byte is small.
     let free = buffer.size.saturating_sub(buffer.used);
     let fits = free - free / 8;
-    // A writer that finds it full waits until a third is free (sk_stream_is_writeable), and so
+    // A writer that finds TCP full waits until a third is free (`sk_stream_is_writeable`), and so
     // comes by here with more than a quarter.
     if fits < most.min(buffer.size / 4).max(LEAST) {
         return Err(Switch::Later);
@@ -387,8 +385,8 @@ fn most_unread(sock: &Socket, fd: i32, len: u64) -> Result<u32, Switch> {
     Ok(most.min(fits))
 }
 
-/// Under the rx lock, on the way to the link, which begins after `from` bytes of TCP: if all of
-/// these are read it is the link's turn.
+/// Enters the link if all `from` bytes of TCP before it are read. Call under the rx lock, in a
+/// state before the link.
 pub(crate) fn enter_link(sock: &'static Socket, from: u64) {
     let comes = matches!(sock.rx.state(), State::Proved | State::Draining);
     if comes && sock.rx.kernel_bytes() == from {
@@ -464,7 +462,7 @@ mod tests {
             written += n;
         }
         assert_eq!(most_unread(sock, fd, 1 << 20), Err(Switch::Later));
-        // Until TCP would show room.
+        // Until TCP would report room.
         let mut piece = [0; 4096];
         while sys::poll_one(fd, libc::POLLOUT, Some(sys::timespec(0))).unwrap() == 0 {
             written -= peer.read(&mut piece).unwrap();
@@ -485,7 +483,7 @@ mod tests {
         let (a, b, index) = testing::link();
         let other = testing::stream(a, b);
         let (own, others) = (a.lent_for(index).unwrap(), a.lent_for(other).unwrap());
-        // Side 1 writes into what side 0 has lent: its record lies where both can write.
+        // Side 1 writes into the ring that side 0 lends; its record lies where both can write.
         let said = &testing::directions(b, index)[1].rx_wishes;
         for (at, len) in [(others.at, others.len), (own.at, own.len / 2), (0, 0)] {
             said.ring_at.store(at, Ordering::Relaxed);
@@ -497,7 +495,7 @@ mod tests {
             assert!(sock.link().is_none());
             socket::free(sock);
         }
-        // What goes back to the pool is what was lent, not what the peer said of it.
+        // The pool gets back what was lent, not what the peer's record says.
         said.ring_at.store(others.at, Ordering::Relaxed);
         said.ring_len.store(others.len, Ordering::Relaxed);
         b.leave_stream(index);

@@ -1,13 +1,12 @@
-//! io_uring by `syscall()`: what a program asks a ring for is read before the kernel takes it.
+//! io_uring by `syscall()`: reads what a program asks a ring for before the kernel takes it.
 //!
-//! The first thing that a ring does with a socket takes that socket back to TCP, for good, as any
-//! other call past the hooks would. An entry that changes an epoll set (libuv makes them so, in
-//! batches) is served like the call: the hook has it made, and leaves an entry that does nothing in
-//! its place.
+//! The first operation of a ring on a socket takes the socket back to TCP for good, as any other
+//! use past the hooks does. An entry that changes an epoll set (libuv makes them, in batches) is
+//! served like the call: the hook makes it, and leaves an entry that does nothing in its place.
 //!
-//! For that the ring's memory is mapped here, too: the same pages that the program and the kernel
-//! share (io_uring(7)). That mapping keeps the ring from ending, so it goes with the program's
-//! descriptor, and no child has it.
+//! For that the ring's memory is mapped here too: the pages that the program and the kernel share
+//! (io_uring(7)). A mapping keeps the ring alive, so this one goes with the program's descriptor,
+//! and no child inherits it.
 
 use crate::options;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -17,7 +16,7 @@ use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::{process, rights};
 use sluice_stats::Reason;
 
-/// `struct io_uring_params` (linux/io_uring.h), as the kernel has filled it.
+/// `struct io_uring_params` (linux/io_uring.h), as filled by the kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Params {
@@ -34,8 +33,8 @@ pub struct Params {
 }
 
 impl Params {
-    /// Did `io_uring_setup` return a descriptor, and not an index of registered rings
-    /// (IORING_SETUP_REGISTERED_FD_ONLY)?
+    /// Returns whether `io_uring_setup` returned a descriptor, not an index of registered rings
+    /// (IORING_SETUP_REGISTERED_FD_ONLY).
     #[must_use]
     pub const fn makes_descriptor(&self) -> bool {
         self.flags & 0x8000 == 0
@@ -91,10 +90,10 @@ pub struct Sqe {
 
 const _: () = assert!(size_of::<Sqe>() == 64);
 
-/// Setups under which entries are found as this module finds them: IOPOLL, CQSIZE, CLAMP,
+/// Setup flags under which entries lie where this module looks for them: IOPOLL, CQSIZE, CLAMP,
 /// ATTACH_WQ, R_DISABLED, SUBMIT_ALL, COOP_TASKRUN, TASKRUN_FLAG, SQE128, CQE32, SINGLE_ISSUER,
-/// DEFER_TASKRUN, NO_SQARRAY, HYBRID_IOPOLL. Not SQPOLL: there the kernel takes entries without a
-/// call; nor memory of the program's, nor a ring without a descriptor.
+/// DEFER_TASKRUN, NO_SQARRAY, HYBRID_IOPOLL. Not SQPOLL, by which the kernel takes entries without
+/// a call; not memory of the program's; not a ring without a descriptor.
 const KNOWN: u32 = 1
     | 0x8
     | 0x10
@@ -111,14 +110,14 @@ const KNOWN: u32 = 1
     | 0x2_0000;
 const SQE128: u32 = 0x400;
 const NO_SQARRAY: u32 = 0x1_0000;
-/// Where the parts of a ring are mapped: IORING_OFF_SQ_RING, IORING_OFF_SQES.
+/// The offsets at which parts of a ring are mapped: IORING_OFF_SQ_RING, IORING_OFF_SQES.
 const AT_SQ: usize = 0;
 const AT_SQES: usize = 0x1000_0000;
 
-/// Rings of one process that are looked into; with more it stays on TCP.
+/// Most rings of one process that are read; with more the process stays on TCP.
 const RINGS: usize = 64;
 
-/// One of them. The fields but `owner` change only while that is [`TAKEN`].
+/// A ring. The fields except `owner` change only while that is [`TAKEN`].
 struct Ring {
     /// 1 + the descriptor.
     owner: AtomicI32,
@@ -127,11 +126,11 @@ struct Ring {
     sq_len: AtomicUsize,
     sqes: AtomicPtr<u8>,
     sqes_len: AtomicUsize,
-    /// Offsets into `sq`; of the array 0: there is none.
+    /// Offsets into `sq`; 0 for `array`: the ring has none.
     head: AtomicU32,
     tail: AtomicU32,
     array: AtomicU32,
-    /// Entries, a power of two, and the bytes of one.
+    /// Number of entries, a power of two, and bytes of one.
     len: AtomicU32,
     stride: AtomicU32,
 }
@@ -154,7 +153,7 @@ static ALL: [Ring; RINGS] = [const {
     }
 }; RINGS];
 
-/// `io_uring_setup` has made `fd`. A ring that cannot be looked into keeps the process on TCP.
+/// `io_uring_setup` has made `fd`. If the ring cannot be read here, the process stays on TCP.
 pub fn made(fd: c_int, params: &Params) {
     if process::is_vfork_child() {
         return;
@@ -165,7 +164,7 @@ pub fn made(fd: c_int, params: &Params) {
     }
 }
 
-/// A ring is used that nobody here has looked into: from now on the process stays on TCP.
+/// A ring is in use that cannot be read here: the process stays on TCP from now on.
 pub fn not_seen() {
     rights::sandbox(Reason::IoUring);
 }
@@ -195,11 +194,11 @@ fn try_made(fd: c_int, params: &Params) -> Option<()> {
         return free();
     };
     let Ok(sqes) = sys::map_part(fd, entries * stride, AT_SQES) else {
-        // SAFETY: just mapped.
+        // SAFETY: just mapped with this length.
         unsafe { sys::unmap(sq, sq_len) };
         return free();
     };
-    // SAFETY: both are mapped here; no child needs them.
+    // SAFETY: both were just mapped with these lengths; a child does not need them.
     let kept = unsafe {
         sys::madvise(sq, sq_len, libc::MADV_DONTFORK).is_ok()
             && sys::madvise(sqes, entries * stride, libc::MADV_DONTFORK).is_ok()
@@ -225,20 +224,20 @@ fn try_made(fd: c_int, params: &Params) -> Option<()> {
 impl Ring {
     fn unmap(&self) {
         for (at, len) in [(&self.sq, &self.sq_len), (&self.sqes, &self.sqes_len)] {
-            // SAFETY: mapped by `try_made` with this length, and nobody looks into a ring that is
-            // not owned.
+            // SAFETY: mapped by `try_made` with this length. The caller has set `owner` to TAKEN,
+            // so no thread reads the ring.
             unsafe { sys::unmap(at.load(Ordering::Relaxed), len.load(Ordering::Relaxed)) };
         }
     }
 
     fn word(&self, at: u32) -> &AtomicU32 {
-        // SAFETY: inside the mapping (`try_made`), aligned as the kernel has laid it out, and
-        // shared with it by atomic access.
+        // SAFETY: inside the mapping that `try_made` made, aligned by the kernel's layout, and
+        // accessed by atomics only.
         unsafe { &*self.sq.load(Ordering::Relaxed).add(at as usize).cast() }
     }
 }
 
-/// The descriptor of a ring is about to be closed, or was, unseen.
+/// The descriptor of a ring is about to be closed, or was closed without a hook.
 pub fn closed(fd: c_int) {
     let mine = |ring: &&Ring| {
         ring.owner
@@ -251,7 +250,7 @@ pub fn closed(fd: c_int) {
     }
 }
 
-/// In the child of a fork: the rings are its too, but nobody looks into them.
+/// In the child of a fork: it has the rings' descriptors, but does not read the rings.
 pub fn after_fork() {
     for ring in &ALL {
         let owner = ring.owner.swap(FREE, Ordering::Relaxed);
@@ -261,11 +260,11 @@ pub fn after_fork() {
     }
 }
 
-/// What the ring `fd` asks for, at most `most` entries, which the kernel is about to take; `None`
-/// if nobody here looks into it.
+/// The entries of ring `fd` that the kernel is about to take, at most `most`. `None`: the ring is
+/// not read here.
 ///
-/// The entries are the program's memory: it must not change them before the kernel has taken them,
-/// nor ask for others meanwhile.
+/// The entries are the program's memory: the program must not change them before the kernel has
+/// taken them, nor submit others meanwhile.
 pub fn entries(fd: c_int, most: u32) -> Option<impl Iterator<Item = *mut Sqe>> {
     if fd_table::lookup(fd) != Some(Entry::RING) {
         return None;
@@ -290,9 +289,9 @@ pub fn entries(fd: c_int, most: u32) -> Option<impl Iterator<Item = *mut Sqe>> {
         } else {
             ring.word(array + 4 * slot).load(Ordering::Relaxed)
         };
-        // The kernel drops one that is none.
+        // The kernel drops an index that is out of range.
         (index < len).then(|| {
-            // SAFETY: inside the mapping of so many entries of this length.
+            // SAFETY: `index` is below the number of entries, which are mapped with this stride.
             unsafe {
                 ring.sqes
                     .load(Ordering::Relaxed)
@@ -314,7 +313,7 @@ mod tests {
         params.flags = flags;
         // SAFETY: `params` is as long as the kernel wants it.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, &raw mut params) };
-        // A kernel without it, or that allows none.
+        // Fails on a kernel without io_uring, or where it is forbidden.
         (fd >= 0).then_some((fd as c_int, params))
     }
 
@@ -330,7 +329,7 @@ mod tests {
                 .iter()
                 .find(|r| r.owner.load(Ordering::Relaxed) == fd + 1)
                 .unwrap();
-            // As a program does it, in another place of the array than of the entries.
+            // As a program does it; the array's slot and the entry have different indices.
             let sqe = Sqe {
                 opcode: 0,
                 user_data: 77,
@@ -356,7 +355,7 @@ mod tests {
             // SAFETY: mapped, and nobody changes it.
             assert_eq!(unsafe { (*asked[0]).user_data }, 77);
             assert_eq!(entries(fd, 0).unwrap().count(), 0);
-            // SAFETY: no memory of ours is given away.
+            // SAFETY: the kernel gets no address of ours.
             let took =
                 unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, 1, 0, 0, 0usize, 0usize) };
             assert_eq!(took, 1);

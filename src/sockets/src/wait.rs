@@ -13,7 +13,8 @@ use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys::{self, Ends};
 use sluice_runtime::{spin, thread};
 use sluice_stats::Reason;
-use sluice_transport::verbs;
+use sluice_transport::Carrier;
+use sluice_transport::links;
 
 /// How long that is while the stream is on its way to a link between hosts: its reader has TCP to
 /// read first, megabytes perhaps. It gives up before this ([`jobs::watch_far`]), and the link's
@@ -208,11 +209,11 @@ pub(crate) fn for_space(
 
 /// Waits for news on the processor, within reason.
 fn spins(half: &Half, link: &'static Link, peer: u32, news: impl Fn() -> bool) -> bool {
-    if !verbs::is_to_another_host(link) {
+    if !Carrier::of(link).is_driven {
         return spin::until(&half.spin_ns, &half.spin_skip, peer, news);
     }
     let news = || {
-        verbs::drive(link);
+        links::drive(link);
         news()
     };
     news() || spin::remote(&half.spin_ns, &half.spin_skip, news)
@@ -263,7 +264,7 @@ fn sleep(
     slot.announce();
     // The thread that hears of news wakes this one: the kernel would not restart a sleep on the
     // link's descriptor after a signal handler.
-    let hears = !verbs::is_to_another_host(link) || verbs::arm(link);
+    let hears = links::arm(link);
     let mut waited = Waited::News;
     if !is_over() && !news() {
         let left = deadline.map(|d| d.saturating_sub(sys::now_ns()));

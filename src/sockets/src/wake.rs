@@ -6,7 +6,7 @@ use sluice_fabric::doorbell::{Sleep, Slot};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_runtime::fault;
-use sluice_transport::verbs;
+use sluice_transport::links;
 
 fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
@@ -54,7 +54,7 @@ pub fn peer(link: &'static Link, mask: u64, index: u32) -> u64 {
 
 fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
     if let Some(twin) = link.twin() {
-        if verbs::moved(link, index) {
+        if links::moved(link, index) {
             return 0;
         }
         return own(twin, mask, index);

@@ -1,10 +1,10 @@
-//! Why a stream goes back to TCP: counted, and told to the peer.
+//! Why a stream goes back to TCP: counted here, and told to the peer.
 
 use crate::socket::Socket;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_stats::Reason;
 
-/// Notes why, once per stream. Where the peer has taken it back, and has told why, that is noted.
+/// Counts the reason, once per stream. If the peer demoted first and said why, its reason counts.
 pub fn count(sock: &Socket, reason: Reason) {
     if sock.counted.swap(true, Ordering::Relaxed) {
         return;
@@ -13,8 +13,8 @@ pub fn count(sock: &Socket, reason: Reason) {
         sock.backoff.fetch_add(1, Ordering::Relaxed);
     }
     let told = match reason {
-        // Where the peer has left the stream first, its reason is the cause, and not that this end
-        // closes after it.
+        // If the peer has left the stream first, its reason is the cause, not that this end closes
+        // after it.
         Reason::PeerDemoted | Reason::Close | Reason::Exit => reason_of_peer(sock),
         _ => None,
     };
@@ -42,15 +42,15 @@ pub fn count(sock: &Socket, reason: Reason) {
     );
 }
 
-/// What the peer has said when it took the stream back. Its word, for people alone.
+/// The reason that the peer gave when it demoted the stream. Unverified: shown to people only.
 fn reason_of_peer(sock: &Socket) -> Option<Reason> {
     let as_writer = sock.rx.dir().map(|dir| &dir.tx_wishes.why);
     let as_reader = sock.tx.dir().map(|dir| &dir.rx_wishes.why);
     first_told([as_writer, as_reader])
 }
 
-/// Why another process of this end, the parent or a child, has given the stream back. What became
-/// of that process itself is no reason here: the stream was shared.
+/// Why a relative of this end has demoted the stream. If that process only ended or executed
+/// another program, the reason is that the stream was shared.
 fn reason_of_relative(sock: &Socket) -> Option<Reason> {
     let as_writer = sock.tx.dir().map(|dir| &dir.tx_wishes.why);
     let as_reader = sock.rx.dir().map(|dir| &dir.rx_wishes.why);
@@ -65,7 +65,7 @@ fn first_told(words: [Option<&AtomicU32>; 2]) -> Option<Reason> {
     all.find(|reason| reason.is_told())
 }
 
-/// Tells the peer why this end takes the stream back, before it does.
+/// Tells the peer why this end demotes the stream; call before the demotion.
 pub fn tell(why: &AtomicU32, reason: Reason) {
     if reason != Reason::PeerDemoted {
         why.store(reason as u32, Ordering::Relaxed);

@@ -6,13 +6,13 @@ use crate::jobs::{self, Far, Job, Watch};
 use crate::peer_end::lose;
 use crate::resend::{self, Resent};
 use crate::socket::{Socket, State, sock_of};
-use crate::stall_watch::FULL_REMOTE_NS;
 use crate::{events, linger, meeting, remote, trigger, trim, wait, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
-use sluice_transport::verbs;
+use sluice_transport::FULL_REMOTE_NS;
+use sluice_transport::links;
 
 /// In how long to look again, if at all.
 fn look_at_far(far: &mut Far, now: u64) -> Option<u64> {
@@ -49,7 +49,7 @@ fn reader_since(sock: &'static Socket, seen: u64) -> Reader {
     let mut did = Reader::Reads;
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
         // Nobody may have heard of what another host's reader has read.
-        verbs::drive(link);
+        links::drive(link);
         let head = dir.rx.head.read().offset;
         let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
         if head == seen {

@@ -1,5 +1,11 @@
-//! Links to other hosts, for the layer of sockets.
+//! What carries a stream: memory of this host, which both ends write to (`sluice_fabric::shm`), or
+//! a queue pair to another host ([`verbs`]).
 //!
-//! A link within a host is memory that both ends write to: `sluice_fabric::shm`.
+//! The layers above use both by one interface. [`Carrier`] has the facts in which they differ, and
+//! [`links`] what a thread does that looks at a link or sleeps on it.
 
+mod carrier;
+pub mod links;
 pub mod verbs;
+
+pub use carrier::{Carrier, FULL_REMOTE_NS, PUBLISH};

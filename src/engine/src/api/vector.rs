@@ -1,5 +1,4 @@
-//! The calls that hooks of vectors and messages make: what describes them lies in the caller's
-//! memory.
+//! The calls of hooks for vectors and messages, whose descriptions lie in the program's memory.
 
 use super::{Entry, Error, IoWait, Pass, Verdict, broken, caller};
 use core::sync::atomic::Ordering;
@@ -8,7 +7,7 @@ use sluice_runtime::iov;
 use sluice_sockets::socket::Socket;
 use sluice_sockets::{counts, give_up, recv as receiving, send as sending};
 
-/// The socket that a receiving call reads from, or why the kernel serves the call.
+/// The socket that a receiving call reads from, or the pass by which the kernel serves the call.
 fn reader(e: Entry, flags: c_int, io_wait: &IoWait) -> Result<&'static Socket, Pass> {
     let sock = e.get::<Socket>().ok_or(Pass::NOBODY)?;
     match io_wait
@@ -20,7 +19,7 @@ fn reader(e: Entry, flags: c_int, io_wait: &IoWait) -> Result<&'static Socket, P
     }
 }
 
-/// As [`recv`](super::recv), for an array of the caller's own.
+/// [`recv`](super::recv) for an array of the program.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn readv(
@@ -38,10 +37,10 @@ pub unsafe fn readv(
     if iov::is_missing(iov, iovcnt) {
         return Verdict::Failed(Error::BadAddress);
     }
-    // SAFETY: passed on.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, io_wait) }
 }
-/// As [`send`](super::send), for an array of the caller's own.
+/// [`send`](super::send) for an array of the program.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn writev(
@@ -58,23 +57,23 @@ pub unsafe fn writev(
     if io_wait.is_fresh()
         && !(sending::may_be_large(sock, flags)
             && !iov::is_missing(iov, iovcnt)
-            // SAFETY: the caller's array, which is not certain to be missing.
+            // SAFETY: the caller's array, which is not known to be unmapped.
             && unsafe { sending::is_large(sock, iov, iovcnt, flags) })
         && let Some(pass) = sending::to_kernel(sock, flags)
     {
-        // SAFETY: the caller's arguments.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         return Verdict::Pass(unsafe { pass.writes(sock, iov, iovcnt) });
     }
     if iov::is_missing(iov, iovcnt) {
         return Verdict::Failed(Error::BadAddress);
     }
-    // SAFETY: passed on.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     broken(
         unsafe { sending::send(sock, fd, iov, iovcnt, flags, io_wait) },
         flags,
     )
 }
-/// `recvmsg`: on `Done` the header's name, control and flags are those a TCP socket leaves.
+/// `recvmsg`: on `Done` the header's name, control and flags are what a TCP socket leaves.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn recvmsg(
@@ -92,23 +91,23 @@ pub unsafe fn recvmsg(
     if is_read_only && caller::cannot_read(msg as usize, size_of::<msghdr>()) {
         return Verdict::Failed(Error::BadAddress);
     }
-    // SAFETY: the caller's header, which is not certain to be missing.
+    // SAFETY: the caller's header, which is not known to be unmapped.
     let (pieces, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen as size_t) };
     if iov::is_missing(pieces, count) {
         return Verdict::Failed(Error::BadAddress);
     }
-    // SAFETY: passed on.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     let verdict = unsafe { receiving::recv(sock, fd, pieces, count, flags, io_wait) };
-    // A call that has got something, or wants nothing, fails no more, however its wait ends.
+    // Once a call has got bytes, or if it wants none, it succeeds however its wait ends.
     let is_done = matches!(verdict, Verdict::Block) && (io_wait.done != 0 || io_wait.empty);
     if is_done || matches!(verdict, Verdict::Done(_)) {
-        // tcp_recvmsg leaves no name, no control data and no flags; the kernel says so where it was
-        // asked (net/socket.c, ____sys_recvmsg). What was moved is gone, also where that cannot be
-        // said.
+        // `tcp_recvmsg` leaves no name, no control data and no flags, and the kernel writes that
+        // into the header (net/socket.c, ____sys_recvmsg). If the header cannot be written, the
+        // call fails although the bytes are consumed.
         if is_read_only {
             return Verdict::Failed(Error::BadAddress);
         }
-        // SAFETY: the caller's header, which can be written.
+        // SAFETY: the caller's header, which was found writable.
         let header = unsafe { &mut *msg };
         if !header.msg_name.is_null() {
             header.msg_namelen = 0;
@@ -121,10 +120,10 @@ pub unsafe fn recvmsg(
     }
     verdict
 }
-/// Tells a program that has asked for TCP_INQ what is left, where it has room for that, as
+/// Adds the TCP_INQ control message, with the number of bytes left, as far as there is room, as
 /// `put_cmsg` does.
 fn put_unread(header: &mut msghdr, room: usize, left: c_int) {
-    // SAFETY: these compute lengths.
+    // SAFETY: both functions only compute lengths.
     let (len, space) = unsafe { (libc::CMSG_LEN(INT), libc::CMSG_SPACE(INT)) };
     let (len, space) = (len as usize, space as usize);
     const INT: u32 = size_of::<c_int>() as u32;
@@ -142,7 +141,8 @@ fn put_unread(header: &mut msghdr, room: usize, left: c_int) {
         cmsg_type: libc::TCP_INQ,
     };
     let bytes = left.to_ne_bytes();
-    // SAFETY: the caller's buffer, which is not certain to be missing, and has so much room.
+    // SAFETY: the caller's buffer has `room` bytes, at least a header, and is not known to be
+    // unmapped.
     unsafe {
         header
             .msg_control
@@ -161,21 +161,21 @@ fn put_unread(header: &mut msghdr, room: usize, left: c_int) {
     header.msg_controllen = space.min(room);
 }
 
-/// Is the message to be written in pieces? One with control data is not.
+/// Returns whether the message is to be written in pieces; never one with control data.
 unsafe fn is_large(sock: &Socket, msg: *const msghdr, flags: c_int) -> bool {
     if !sending::may_be_large(sock, flags) || caller::cannot_read(msg as usize, size_of::<msghdr>())
     {
         return false;
     }
-    // SAFETY: the caller's header, which is not certain to be missing.
+    // SAFETY: the caller's header, which is not known to be unmapped.
     let header = unsafe { &*msg };
     let (pieces, count) = (header.msg_iov, header.msg_iovlen as size_t);
     header.msg_controllen == 0
         && !iov::is_missing(pieces, count)
-        // SAFETY: the caller's array, which is not certain to be missing.
+        // SAFETY: the caller's array, which is not known to be unmapped.
         && unsafe { sending::is_large(sock, pieces, count, flags) }
 }
-/// `sendmsg` on a tracked TCP socket; control messages send it to the kernel.
+/// `sendmsg` on a tracked TCP socket; with control messages the connection goes back to TCP.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn sendmsg(
@@ -189,19 +189,19 @@ pub unsafe fn sendmsg(
         return Verdict::Pass(Pass::NOBODY);
     };
     if io_wait.is_fresh()
-        // SAFETY: passed on.
+        // SAFETY: `is_large` checks that the header is mapped; `msg` is the C caller's.
         && !unsafe { is_large(sock, msg, flags) }
         && let Some(pass) = sending::to_kernel(sock, flags)
     {
-        // SAFETY: the caller's arguments.
+        // SAFETY: the hook passes a C caller's arguments, as this function demands.
         return Verdict::Pass(unsafe { pass.writes_message(sock, msg) });
     }
     if caller::cannot_read(msg as usize, size_of::<msghdr>()) {
         return Verdict::Failed(Error::BadAddress);
     }
-    // SAFETY: the caller's header, which is not certain to be missing.
+    // SAFETY: the caller's header, which is not known to be unmapped.
     let header = unsafe { &*msg };
-    // TCP has no use for a name, and reads it all the same.
+    // TCP ignores a name, but the kernel copies it first.
     if iov::is_missing(header.msg_iov, header.msg_iovlen as size_t) {
         return Verdict::Failed(Error::BadAddress);
     }
@@ -215,7 +215,7 @@ pub unsafe fn sendmsg(
         {
             return Verdict::Failed(Error::BadAddress);
         }
-        // Timestamps, marks: the kernel's business, and nothing of it can follow bytes in a ring.
+        // The kernel must handle timestamps and marks, and cannot do so for bytes in a ring.
         let reason = sluice_stats::Reason::Timestamping;
         if sock.is_accelerated()
             && let Err(e) = give_up::before_write(sock, fd, flags, reason)
@@ -223,7 +223,7 @@ pub unsafe fn sendmsg(
             return broken(Verdict::Failed(e), flags);
         }
     }
-    // SAFETY: passed on.
+    // SAFETY: the hook passes a C caller's arguments, as this function demands.
     broken(
         unsafe {
             sending::send(

@@ -41,6 +41,7 @@ use sluice_sockets::{jobs, tcp};
 use sluice_stats::Reason;
 use sluice_stream::Seq;
 use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
+use sluice_transport::links;
 use sluice_transport::verbs::endpoint::{Endpoint, Hello, Lost, Note, Offered};
 use sluice_transport::verbs::{self, queue};
 
@@ -244,7 +245,7 @@ pub fn attempt(sock: &'static Socket, local: SocketAddr, peer: SocketAddr) -> Re
     };
     let connection = hello::connection(first, second);
     sock.key.store(connection, Ordering::Relaxed);
-    verbs::set_used(true);
+    links::set_driven(true);
     sock.conn()
         .awaits_after(Reason::BelowThreshold, Reason::Meeting);
     jobs::seek(sock);
@@ -276,7 +277,7 @@ pub fn on_event(what: u64) {
 
 /// Does what is due. Returns the ns until something is due again.
 pub fn progress() -> Option<u64> {
-    if !verbs::is_used() {
+    if !links::are_driven() {
         return None;
     }
     let now = sys::now_ns();
@@ -301,7 +302,7 @@ pub fn after_fork() {
         core::mem::forget(hosts);
         BARRED.store(true, Ordering::Relaxed);
     }
-    verbs::set_used(false);
+    links::set_driven(false);
 }
 
 /// Held over a fork.

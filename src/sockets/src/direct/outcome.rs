@@ -1,4 +1,4 @@
-//! What became of an offer, and the beginning of a stream's.
+//! The outcome of an offer, and the state at the beginning of a stream.
 
 use super::state::Outgoing;
 use super::{NEVER, terms};
@@ -6,12 +6,12 @@ use crate::socket::{Socket, State};
 use core::sync::atomic::Ordering;
 use sluice_stream::Sender;
 
-/// Large sends that go without an offer after one that nobody took; doubled up to [`SKIP_MAX`].
+/// After an offer that nobody took, so many large sends go without one; doubled up to [`SKIP_MAX`].
 pub(super) const SKIP: u32 = 4;
 /// See [`SKIP`].
 pub(super) const SKIP_MAX: u32 = 512;
 
-/// Under the tx lock, before the state becomes LINK.
+/// Resets the writer's state. Call under the tx lock, before the half enters the link.
 pub(crate) fn begin_tx(sock: &'static Socket) {
     sock.direct.up.store(0, Ordering::Relaxed);
     sock.direct.owner.store(0, Ordering::Relaxed);
@@ -28,24 +28,24 @@ pub(crate) fn begin_tx(sock: &'static Socket) {
             skip: 0,
             next_skip: SKIP,
         };
-        // SAFETY: the tx lock is held.
+        // SAFETY: the caller holds the tx lock.
         unsafe { sock.direct.tx.set(made) };
         gate
     });
     sock.tx.gate.store(gate, Ordering::Relaxed);
 }
 
-/// See [`Direct::offers`](super::Direct).
+/// See [`Direct::offers`](super::state::Direct).
 pub(super) const UNASKED: u8 = 0;
 pub(super) const OFFERS: u8 = 1;
 pub(super) const OFFERS_NOT: u8 = 2;
 
-/// Under the tx lock: has a send of this process an offer up?
+/// Returns whether a send of this process has an offer up. Call under the tx lock.
 pub(crate) fn is_up(sock: &Socket) -> bool {
     sock.direct.up.load(Ordering::Relaxed) != 0
 }
 
-/// Under the tx lock: the offer that is up is over, `taken` bytes of it are the reader's.
+/// Ends the offer that is up: the reader has taken `taken` bytes of it. Call under the tx lock.
 pub(super) fn record(sock: &'static Socket, taken: u32) {
     let direct = &sock.direct;
     let number = direct.up.swap(0, Ordering::Relaxed);
@@ -64,12 +64,12 @@ pub(super) fn record(sock: &'static Socket, taken: u32) {
     }
 }
 
-/// Under the tx lock, the words just fixed at `start` and `end`: an offer that was up counts as
-/// sent as far as the head has passed the tail.
+/// Ends an offer at a demotion that has just fixed the words at `start` and `end`: the reader has
+/// taken what its head is beyond the tail. Call under the tx lock.
 pub(crate) fn settled(sock: &'static Socket, start: u64, end: u64) {
     let direct = &sock.direct;
     if sock.tx.state() == State::Inherited {
-        // The parent's offer, if any. What the reader took of it is not sent again.
+        // The parent's offer, if any. What the reader took of it is not re-sent.
         direct.up.store(0, Ordering::Relaxed);
         direct.resolved.store(0, Ordering::Relaxed);
         if start > end {

@@ -1,5 +1,5 @@
-//! The reader's part: offers looked for and taken, ADVERTs made and revoked. All of it under the
-//! socket's rx lock.
+//! The reader's part: finding and taking offers, making and revoking ADVERTs. Everything here runs
+//! under the socket's rx lock.
 
 use super::state::Incoming;
 use super::{NEVER, PIECE, terms};
@@ -15,10 +15,10 @@ use sluice_fabric::words::{self, Reading};
 use sluice_runtime::iov::Cursor;
 use sluice_runtime::{credentials, fault, thread};
 use sluice_stream::{Advert, AdvertId, Next, Offer, Receiver, Recv, Seq};
-/// Pieces of a scattered buffer that one take fills.
+/// Most pieces of a scattered buffer that one take fills.
 const PIECES: usize = 16;
 
-/// Under the rx lock, before the state becomes LINK.
+/// Resets the reader's state. Call under the rx lock, before the half enters the link.
 pub(crate) fn begin_rx(sock: &'static Socket) {
     sock.direct.seen.store(0, Ordering::Relaxed);
     let ring_len = sock.rx.ring().map_or(0, |r| r.len());
@@ -28,7 +28,7 @@ pub(crate) fn begin_rx(sock: &'static Socket) {
             pulls: false,
             token_at: 0,
         };
-        // SAFETY: the rx lock is held.
+        // SAFETY: the caller holds the rx lock.
         unsafe { sock.direct.rx.set(made) };
         let may = sock.link().is_some_and(Link::can_pull);
         if may { gate } else { NEVER }
@@ -36,27 +36,27 @@ pub(crate) fn begin_rx(sock: &'static Socket) {
     sock.rx.gate.store(gate, Ordering::Relaxed);
 }
 
-/// What a recv that finds the ring empty wants.
+/// What a recv wants that finds the ring empty.
 pub(crate) struct Wants<'a> {
     pub sock: &'static Socket,
     pub left: usize,
-    /// Bytes below which nothing is handed out.
+    /// The call returns nothing below so many bytes.
     pub low: usize,
     pub waitall: bool,
-    /// Takes nothing, or discards.
+    /// The call consumes nothing, or discards what it consumes.
     pub peek: bool,
     pub nonblocking: bool,
-    /// Notes that an ADVERT was made, and whose: [`revoke`] it when the recv leaves.
+    /// Notes that an ADVERT was made, and by which socket: [`revoke`] it when the recv ends.
     pub io_wait: &'a mut IoWait,
 }
 
-/// What the look for an offer came to.
+/// The outcome of a look for an offer.
 pub(crate) enum Found {
     /// So many bytes were taken.
     Taken(usize),
-    /// Nothing on offer.
+    /// No offer.
     Nothing,
-    /// Nothing on offer, and an ADVERT was made just now.
+    /// No offer, and an ADVERT was made just now.
     Lent,
     /// The words have changed: look again.
     Again,
@@ -64,7 +64,8 @@ pub(crate) enum Found {
     Hostile,
 }
 
-/// Under the rx lock, on the link, the ring empty at `at`.
+/// Looks for an offer or makes an ADVERT. Call under the rx lock, on the link, with the ring empty
+/// at `at`.
 #[cold]
 pub(crate) fn try_recv(
     wants: &mut Wants<'_>,
@@ -76,7 +77,7 @@ pub(crate) fn try_recv(
     let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) else {
         return Found::Again;
     };
-    // SAFETY: the rx lock is held, and the half is on the link.
+    // SAFETY: the caller holds the rx lock, and the half is on the link, so `set` was called.
     let inc = unsafe { sock.direct.rx.get() };
     let lent_before = inc.receiver.lent().is_some();
     match inc.receiver.on_passed(Seq::new(at), 0) {
@@ -99,14 +100,15 @@ pub(crate) fn try_recv(
     };
     let asks = recv.wait && !recv.peek && !wants.io_wait.lent;
     if asks && inc.receiver.lent().is_some_and(|a| a.len < recv.len) {
-        // Another thread's, which was perhaps cancelled: this one has room for what goes beyond
-        // that.
+        // The ADVERT of another thread, perhaps a cancelled one. This call has more room, so it
+        // ends that ADVERT.
         end_lent(sock, inc, dir);
     }
     match inc.receiver.on_recv(&recv) {
         Next::Take(offer, len) => {
             invite(inc, dir, !wants.nonblocking);
-            // SAFETY: the cursor is the caller's buffer, `len` at most what is left of it.
+            // SAFETY: the cursor covers the caller's buffers, and `len` is at most what is left of
+            // them.
             unsafe { take(sock, inc, dir, link, cursor, &offer, place, len, head.round) }
         }
         Next::PeekOffer(offer, _) | Next::Withdraw(offer) => {
@@ -130,10 +132,10 @@ pub(crate) fn try_recv(
     }
 }
 
-/// Looks for an offer that is new, and where its bytes lie; 0: there is none.
+/// Looks for a new offer, and returns the address of its bytes; 0: there is none.
 ///
 /// # Errors
-/// What the look for it comes to instead.
+/// The outcome of the look, if there is something else to do.
 fn see_offer(
     sock: &'static Socket,
     inc: &mut Incoming,
@@ -159,20 +161,20 @@ fn see_offer(
         if line.word.load(Ordering::Relaxed) != word {
             return Err(Found::Again);
         }
-        // Read after the offer: were its bytes in the ring by now, the tail would be beyond it.
+        // Read after the offer: if the tail has moved, other bytes come first.
         if dir.tx.tail.read().offset != at {
             return Err(Found::Again);
         }
         sock.direct.seen.store(word, Ordering::Relaxed);
-        // Another round, or bytes that went otherwise: it was resolved.
+        // If the round or the offset differs, the offer is already resolved.
         if word as u8 == head.round && offer.seq.value() == at {
             if inc.token_at == 0 {
-                // The offering writer waits as for a copy.
+                // The writer waits for the token's read as long as for a copy.
                 dir.advert.claim.store(offer.number, Ordering::Relaxed);
                 inc.token_at = proved_token(sock).unwrap_or(0);
             }
             if inc.token_at == 0 {
-                // No more of these, and no ADVERTs for them.
+                // Take no offers of this stream, and make no ADVERTs.
                 sock.rx.gate.store(NEVER, Ordering::Relaxed);
                 dir.rx.head.withdraw(head.round, at);
             } else if inc.receiver.on_offer(offer).is_err() {
@@ -218,7 +220,7 @@ fn advertise(sock: &'static Socket, dir: &Direction, link: &'static Link, advert
     }
 }
 
-/// The recv leaves: if it has made an ADVERT, that ends.
+/// Revokes the ADVERT of a recv that ends, if it made one.
 #[inline]
 pub(crate) fn revoke(io_wait: &mut IoWait) {
     if io_wait.lent
@@ -242,7 +244,7 @@ fn end_advert(known: Known) {
         && sock.rx.state() == State::Link
         && let Some(dir) = sock.rx.dir()
     {
-        // SAFETY: the rx lock is held, and the half is on the link.
+        // SAFETY: the rx lock is held, and the half is on the link, so `set` was called.
         let inc = unsafe { sock.direct.rx.get() };
         let at = Seq::new(sock.rx.at.load(Ordering::Relaxed));
         let lent_before = inc.receiver.lent().is_some();
@@ -254,7 +256,7 @@ fn end_advert(known: Known) {
     }
 }
 
-/// Under the rx lock, on the link: the ADVERT that is out ends unanswered.
+/// Ends the current ADVERT unanswered. Call under the rx lock, on the link.
 fn end_lent(sock: &Socket, inc: &mut Incoming, dir: &Direction) {
     if let Some(id) = inc.receiver.on_revoke() {
         dir.advert
@@ -264,7 +266,7 @@ fn end_lent(sock: &Socket, inc: &mut Incoming, dir: &Direction) {
     }
 }
 
-/// Copies `len` bytes from the offer, then takes it.
+/// Copies `len` bytes of the offer, then takes the offer.
 #[expect(clippy::too_many_arguments, reason = "the parts of one step")]
 unsafe fn take(
     sock: &'static Socket,
@@ -279,14 +281,14 @@ unsafe fn take(
 ) -> Found {
     let at = offer.seq.value();
     dir.advert.claim.store(offer.number, Ordering::Relaxed);
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees the cursor's buffers for `len` bytes.
     let Some(n) = (unsafe { pull(link, inc.token_at, cursor, place, len as usize) }) else {
         dir.rx.head.withdraw(round, at);
         inc.receiver.on_withdrawn(offer.number);
         return Found::Again;
     };
     if fault::strikes() {
-        // A withdrawal by the reader in the last moment; or a demotion by a third.
+        // A withdrawal by the reader at the last moment, or a demotion by another thread.
         if offer.number.is_multiple_of(2) {
             dir.rx.head.withdraw(round, at);
         } else {
@@ -299,8 +301,8 @@ unsafe fn take(
         inc.receiver.on_withdrawn(offer.number);
         return Found::Again;
     }
-    // The tail follows; an end that seals it first settles the same.
-    // Release: a poll without our lock that sees this place sees the tail there too.
+    // The tail follows; an end that seals first computes the same result. Release: a poll without
+    // this lock that sees the new head also sees the tail.
     let _ = words::follow(&dir.tx.tail, at, to);
     sock.rx.at.store(to, Ordering::Release);
     sock.rx.linked.store(
@@ -330,7 +332,7 @@ unsafe fn take(
 }
 
 /// Reads up to `len` bytes at `place` of the peer into the cursor's buffers, and its token by the
-/// same call. `None`: the peer is gone, has executed another image, or has no such memory.
+/// same system call. `None`: the peer is gone, has executed another image, or has no such memory.
 unsafe fn pull(
     link: &'static Link,
     token_at: u64,
@@ -369,14 +371,14 @@ unsafe fn pull(
         iov_len: len,
     };
     let from = [remote(place, n), remote(token_at, token_len)];
-    // SAFETY: the caller's buffers, `n` bytes of them at most, and a local.
+    // SAFETY: `to` lists at most `n` bytes of the caller's buffers, and `token` of this frame.
     let read = unsafe { sys::read_process(link.peer_pid(), &from, to.get(..=used)?) };
     (n != 0 && read == Ok(n + token_len) && token == link.token()).then_some(n)
 }
 
-/// After an offer: where the peer's token lies, if its memory may be read and one trial works.
-/// Asked at the first of each stream: either end may have gained or lost rights since the link was
-/// made.
+/// After an offer: the address of the peer's token, if its memory may be read and a trial works.
+/// Asked at the first offer of each stream, since either end may have gained or lost rights since
+/// the link was made.
 fn proved_token(sock: &'static Socket) -> Option<u64> {
     let link = sock.link().filter(|l| l.can_pull())?;
     let at = sock.rx.dir()?.tx_wishes.token_at.load(Ordering::Relaxed);
@@ -391,7 +393,7 @@ fn proved_token(sock: &'static Socket) -> Option<u64> {
     };
     let to = [piece((&raw mut got).cast())];
     let from = [piece(at as usize as *mut libc::c_void)];
-    // SAFETY: a local of this length.
+    // SAFETY: `got` is a local of this length.
     let read = unsafe { sys::read_process(link.peer_pid(), &from, &to) };
     (read == Ok(len) && got == link.token()).then_some(at)
 }

@@ -1,6 +1,6 @@
 //! The writer's part: offers, and the turn of the send that makes them.
 //!
-//! All of it under the socket's tx lock, but for the spin on an offer that is up.
+//! Everything here runs under the socket's tx lock, except the spin on an offer that is up.
 
 use super::outcome::{OFFERS, OFFERS_NOT, SKIP, SKIP_MAX, UNASKED, is_up, record};
 use super::state::Outgoing;
@@ -22,29 +22,28 @@ use sluice_runtime::iov::Cursor;
 use sluice_runtime::{fault, process, rights, thread};
 use sluice_stats::Reason;
 use sluice_stream::{self as stream, Action, Advert, AdvertId, Offer, Phase, Route, Seq};
-/// Another thread's send that has the turn is given this long. It needs some milliseconds at most,
-/// but may have lost its CPU, also to waiters; it never ends if the thread jumped out of it.
+/// How long other sends wait for the send that has the turn. It needs some milliseconds at most,
+/// but may have lost its CPU, or never end if its thread jumped out of it.
 const TURN_NS: u64 = 1_000_000_000;
-/// Naps of a thread that waits for the turn, once it does not come at once: doubled from the first
-/// to the second.
+/// First and longest nap of a thread that waits for the turn; each is twice as long as the last.
 const TURN_NAP_NS: (u64, u64) = (50_000, 1_000_000);
-/// A reader that has begun to copy is given this long.
+/// How long a reader may take that has begun to copy.
 const CLAIM_NS: u64 = 2_000_000;
-/// Beyond this a wait for a copy going on gives its CPU away.
+/// After this, a thread that waits for a copy in progress yields its CPU.
 const YIELD_NS: u64 = 100_000;
-/// A send of so many bytes at most, over TCP, a reader that waits for it gets whole: what one of
-/// the kernel's buffers holds.
+/// Over TCP, a waiting reader gets a send of up to so many bytes whole: one buffer of the kernel
+/// holds it.
 const WHOLE: usize = 65536;
 
-/// Under the tx lock, before an offer: may the peer read it, and so be told where our memory lies?
-/// The kernel is asked at the first of each stream: either end may have gained or lost rights since
-/// the link was made.
+/// Returns whether the peer may read an offer, and so learn addresses of this process. The kernel
+/// is asked at the first offer of each stream, since either end may have gained or lost rights
+/// since the link was made. Call under the tx lock.
 fn may_offer(sock: &Socket, dir: &Direction, link: &Link) -> bool {
     let offers = &sock.direct.offers;
     if offers.load(Ordering::Relaxed) == UNASKED {
         let may = link.twin().is_none() && rights::may_be_pulled_by(link);
         if may {
-            // Before the offer, with which it is read.
+            // Stored before the offer, with which the peer reads it.
             let at = &dir.tx_wishes.token_at;
             at.store(process::token_at(), Ordering::Relaxed);
         }
@@ -53,11 +52,11 @@ fn may_offer(sock: &Socket, dir: &Direction, link: &Link) -> bool {
     offers.load(Ordering::Relaxed) == OFFERS
 }
 
-/// Under the tx lock, on the link: bytes go to the ring that no offer must follow, and that cannot
-/// go directly. In direct-only mode there is no ring.
+/// Prepares for bytes that go to the ring: waits until no send has the turn. In direct-only mode,
+/// which has no ring, the stream is demoted. Call under the tx lock, on the link.
 ///
 /// # Errors
-/// As of [`await_turn`].
+/// See [`await_turn`].
 #[cold]
 pub(crate) fn make_way(section: Held, job: &mut Job) -> Result<Held, Waited> {
     let section = await_turn(section, job)?;
@@ -69,10 +68,11 @@ pub(crate) fn make_way(section: Held, job: &mut Job) -> Result<Held, Waited> {
     Ok(section)
 }
 
-/// Under the tx lock, which it may give back for a while: no other thread's send has the turn.
+/// Waits until no other thread's send has the turn; may release the lock meanwhile. Call under the
+/// tx lock.
 ///
 /// # Errors
-/// Why the call may not wait for that, or `News`: the socket was closed meanwhile.
+/// Why the call may not wait any longer, or `News`: the socket was closed meanwhile.
 fn await_turn(mut section: Held, job: &mut Job) -> Result<Held, Waited> {
     let sock = job.sock;
     let direct = &sock.direct;
@@ -91,7 +91,7 @@ fn await_turn(mut section: Held, job: &mut Job) -> Result<Held, Waited> {
                 return Err(Waited::TimedOut);
             }
         }
-        // Its own thread comes back in a signal handler, or after a jump.
+        // If this thread has the turn, it comes back in a signal handler or after a jump.
         if owner == me() || waited >= TURN_NS {
             if is_up(sock) {
                 resolve(sock);
@@ -123,8 +123,8 @@ fn await_turn(mut section: Held, job: &mut Job) -> Result<Held, Waited> {
     }
 }
 
-/// Under the tx lock: a send that may not wait is refused. Its epoll sets will hear of the end of
-/// the turn. Returns when the first was.
+/// Notes that a non-blocking send was refused, so that the end of the turn wakes its epoll sets.
+/// Returns when the first one was refused. Call under the tx lock.
 fn refuse(sock: &'static Socket, now: u64) -> u64 {
     wait::ask_for_tcp_room(sock);
     match sock.direct.refused_ns.load(Ordering::Relaxed) {
@@ -136,7 +136,7 @@ fn refuse(sock: &'static Socket, now: u64) -> u64 {
     }
 }
 
-/// Under the tx lock: the turn is anybody's.
+/// Ends the turn. Call under the tx lock.
 fn yield_turn(sock: &'static Socket) {
     sock.direct.owner.store(0, Ordering::Relaxed);
     if sock.direct.refused_ns.load(Ordering::Relaxed) != 0 {
@@ -147,13 +147,13 @@ fn yield_turn(sock: &'static Socket) {
         }
     }
     if sock.tx.state() == State::Link {
-        // SAFETY: the tx lock is held, and the half is on the link.
+        // SAFETY: the caller holds the tx lock, and the half is on the link, so `set` was called.
         let gate = unsafe { sock.direct.tx.get() }.gate;
         sock.tx.gate.store(gate, Ordering::Relaxed);
     }
 }
 
-/// Under the tx lock: a send that may have the turn is at its end.
+/// Ends the turn if this thread's send has it. Call under the tx lock.
 #[inline]
 pub(crate) fn end_turn(sock: &'static Socket) {
     if sock.direct.owner.load(Ordering::Relaxed) == me() {
@@ -161,7 +161,7 @@ pub(crate) fn end_turn(sock: &'static Socket) {
     }
 }
 
-/// The same without the lock.
+/// [`end_turn`] without the lock.
 #[cold]
 fn leave(sock: &'static Socket) {
     if let Ok(_section) = sock.tx.lock.enter() {
@@ -169,28 +169,29 @@ fn leave(sock: &'static Socket) {
     }
 }
 
-/// The tx lock of a socket.
+/// The tx lock of a socket, held.
 type Held = Section<'static>;
 
-/// What a try to send directly came to.
+/// The outcome of a try to send directly.
 pub(crate) enum Tried {
     /// So many bytes are sent.
     Sent(Held, usize),
-    /// The ring, or TCP.
+    /// The ring or TCP must take the bytes.
     Ring(Held),
-    /// Look again. The lock was given back.
+    /// Look again. The lock was released.
     Again,
-    /// The wait for an ADVERT, or for the turn, ended without one. The lock was given back.
+    /// The wait for an ADVERT, or for the turn, failed. The lock was released.
     Waited(Waited),
 }
 
-/// The peer did what no honest one does. Under the tx lock.
+/// Demotes the stream of a peer that has broken the protocol. Call under the tx lock.
 fn distrust(sock: &'static Socket) {
     sock.pin(Reason::PeerHostile);
     demote::settle_tx(sock, Reason::PeerHostile);
 }
 
-/// Under the tx lock, the half on the link: `left` bytes are at least the half's gate.
+/// Tries to send `left` bytes directly, at least the half's gate. Call under the tx lock, on the
+/// link.
 #[cold]
 pub(crate) fn try_send(mut section: Held, job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
     job.note();
@@ -203,7 +204,7 @@ pub(crate) fn try_send(mut section: Held, job: &mut Job, cursor: &Cursor, left: 
     }
     let tried = try_directly(section, job, cursor, left);
     match tried {
-        // What is left goes to the ring under this very lock.
+        // The rest goes to the ring under this lock.
         Tried::Ring(_) => end_turn(job.sock),
         Tried::Waited(_) => leave(job.sock),
         Tried::Sent(..) | Tried::Again => {}
@@ -228,7 +229,7 @@ fn try_directly(section: Held, job: &mut Job, cursor: &Cursor, left: usize) -> T
     }
     sock.tx.seen.store(head.offset, Ordering::Relaxed);
     let only = config().mode == Mode::Direct;
-    // SAFETY: the tx lock is held, and the half is on the link.
+    // SAFETY: the tx lock is held, and the half is on the link, so `set` was called.
     let out = unsafe { sock.direct.tx.get() };
     let Ok(serial) = catch_up(sock, out, dir, at, head) else {
         distrust(sock);
@@ -244,7 +245,7 @@ fn try_directly(section: Held, job: &mut Job, cursor: &Cursor, left: usize) -> T
     if route != Route::Ring && !may_offer(sock, dir, link) {
         out.gate = NEVER;
         if only {
-            // An upgrade anew would come to the same.
+            // A new upgrade would end the same way.
             sock.pin(Reason::DirectNoAdvert);
             demote::settle_tx(sock, Reason::DirectNoAdvert);
         }
@@ -254,7 +255,7 @@ fn try_directly(section: Held, job: &mut Job, cursor: &Cursor, left: usize) -> T
         return Tried::Ring(section);
     };
     if len < left && left <= WHOLE && !only {
-        // Of an offer the reader gets its own piece alone.
+        // The reader would get this piece of the offer alone.
         return Tried::Ring(section);
     }
     match out.sender.on_offerable(len as u32, route) {
@@ -266,7 +267,7 @@ fn try_directly(section: Held, job: &mut Job, cursor: &Cursor, left: usize) -> T
             if nonblocking || polls(dir, link) || job.out_of_patience() =>
         {
             if out.sender.last_advert() == AdvertId::NONE {
-                // This reader never blocks in a recv. An upgrade anew would only wait for it again.
+                // This reader never blocks in recv, and a new upgrade would only wait for it again.
                 sock.pin(Reason::DirectNoAdvert);
             }
             demote::settle_tx(sock, Reason::DirectNoAdvert);
@@ -282,7 +283,7 @@ fn try_directly(section: Held, job: &mut Job, cursor: &Cursor, left: usize) -> T
     }
 }
 
-/// By which way a large send that may wait goes.
+/// Chooses the way of a large send that may wait.
 fn route_of(out: &mut Outgoing, dir: &Direction) -> Route {
     let peer_cpu = dir.rx.cpu.load(Ordering::Relaxed);
     if config().mode == Mode::Direct {
@@ -291,7 +292,7 @@ fn route_of(out: &mut Outgoing, dir: &Direction) -> Route {
         out.skip -= 1;
         Route::Ring
     } else if peer_cpu == thread::cpu() || peer_cpu == 0 || config().spin_ns == 0 {
-        // It could not run while we spin.
+        // The reader could not run while this thread spins.
         Route::Ring
     } else if dir.rx_wishes.pulls.load(Ordering::Relaxed) == 1 {
         Route::Offer
@@ -300,7 +301,7 @@ fn route_of(out: &mut Outgoing, dir: &Direction) -> Route {
     }
 }
 
-/// An offer is up: spins, without the lock, until the reader takes it.
+/// Spins, without the lock, until the reader takes the offer.
 fn await_taker(
     section: Held,
     job: &mut Job,
@@ -320,7 +321,7 @@ fn await_taker(
         return Tried::Again;
     };
     if job.is_lost() {
-        // What was taken of it, nobody is left to say.
+        // The closed socket has no record of what was taken.
         return Tried::Again;
     }
     let taken = fetch(sock, offer.number);
@@ -339,7 +340,7 @@ fn await_taker(
     }
 }
 
-/// Does the reader wait in epoll? Then it makes no ADVERT, however long it is waited for.
+/// Returns whether the reader waits in epoll, and so makes no ADVERT.
 fn polls(dir: &Direction, link: &Link) -> bool {
     let waiters = dir.rx_wishes.waiters.load(Ordering::Relaxed);
     (0..u64::BITS).any(|i| {
@@ -350,7 +351,7 @@ fn polls(dir: &Direction, link: &Link) -> bool {
     })
 }
 
-/// Tells the sender what went by the ring, and of the ADVERT that stands now. Returns its serial.
+/// Tells the sender what went by the ring, and of the current ADVERT. Returns its serial.
 fn catch_up(
     sock: &'static Socket,
     out: &mut Outgoing,
@@ -392,7 +393,7 @@ fn catch_up(
     Ok(serial)
 }
 
-/// The first bytes of what is to be sent that lie in one piece.
+/// The first contiguous bytes to be sent.
 fn first_piece(cursor: &Cursor, left: usize) -> Option<(u64, usize)> {
     let mut room = [iovec {
         iov_base: core::ptr::null_mut(),
@@ -405,7 +406,7 @@ fn first_piece(cursor: &Cursor, left: usize) -> Option<(u64, usize)> {
     ))
 }
 
-/// Under the tx lock: publishes the offer and wakes the reader.
+/// Publishes the offer and wakes the reader. Call under the tx lock.
 fn put_up(
     sock: &'static Socket,
     dir: &Direction,
@@ -418,7 +419,7 @@ fn put_up(
     direct.up.store(offer.number, Ordering::Relaxed);
     direct.up_len.store(offer.len, Ordering::Relaxed);
     direct.up_round.store(round, Ordering::Relaxed);
-    // Every send comes here until the turn is over.
+    // Until the turn is over, every send comes to this module.
     direct.owner.store(me(), Ordering::Relaxed);
     sock.tx.gate.store(0, Ordering::Relaxed);
     let line = &dir.offer;
@@ -435,7 +436,7 @@ fn put_up(
     if offer.advert.is_some() {
         sock.conn().tx.adverts_fresh.add(1);
     }
-    // "Publish, then look whether anyone sleeps", as after a publish of the tail.
+    // Publish, then look for sleepers, as after a publish of the tail.
     fence(Ordering::SeqCst);
     let waiters = dir.rx_wishes.waiters.load(Ordering::Relaxed);
     let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
@@ -444,7 +445,7 @@ fn put_up(
     }
 }
 
-/// Spins until the offer is resolved or the patience over. Without a lock; the link is pinned.
+/// Spins until the offer is resolved or patience runs out. No lock is held; the link is pinned.
 fn spin(dir: &Direction, offer: &Offer, round: u8) {
     if fault::strikes() {
         return;
@@ -473,7 +474,7 @@ fn spin(dir: &Direction, offer: &Offer, round: u8) {
     }
 }
 
-/// Under the tx lock: the end of an offer of the caller's; bytes taken of it.
+/// Ends the caller's offer, and returns how many bytes of it were taken. Call under the tx lock.
 fn fetch(sock: &'static Socket, number: u64) -> u32 {
     let direct = &sock.direct;
     if direct.up.load(Ordering::Relaxed) == number {
@@ -483,13 +484,14 @@ fn fetch(sock: &'static Socket, number: u64) -> u32 {
         direct.resolved.store(0, Ordering::Relaxed);
         direct.resolved_len.load(Ordering::Relaxed)
     } else {
-        // Left by an earlier stream: it was withdrawn or counted by the demotion in between.
+        // The offer belongs to an earlier stream; the demotion in between has counted what was
+        // taken.
         0
     }
 }
 
-/// Under the tx lock, with an offer up: withdraws it, or learns what was taken. The half may be off
-/// the link afterwards.
+/// Withdraws the offer that is up, or learns what was taken. The half may be off the link
+/// afterwards. Call under the tx lock.
 pub(crate) fn resolve(sock: &'static Socket) {
     let direct = &sock.direct;
     let Some(dir) = sock.tx.dir() else {
@@ -501,7 +503,7 @@ pub(crate) fn resolve(sock: &'static Socket) {
         return;
     }
     let at = sock.tx.at.load(Ordering::Relaxed);
-    // SAFETY: the tx lock is held, and the half is on the link.
+    // SAFETY: the tx lock is held, and the half is on the link, so `set` was called.
     let out = unsafe { direct.tx.get() };
     let round = direct.up_round.load(Ordering::Relaxed);
     match dir.rx.head.withdraw(round, at) {
@@ -536,7 +538,7 @@ mod tests {
     use crate::{send, testing};
     use std::time::{Duration, Instant};
 
-    /// A socket on a link, where a thread that never comes back has the turn.
+    /// A socket on a link where a thread that never returns has the turn.
     fn taken() -> &'static Socket {
         let (a, b, index) = testing::link();
         let sock = testing::writer(a, b, index);
@@ -552,7 +554,7 @@ mod tests {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),
         };
-        // SAFETY: a buffer of ours.
+        // SAFETY: `iov` is one valid vector of this frame.
         unsafe { send::send(sock, -1, &raw const iov, 1, flags, &mut IoWait::new()) }
     }
 
@@ -563,7 +565,7 @@ mod tests {
         let sent = send(sock, libc::MSG_DONTWAIT);
         assert!(matches!(sent, Verdict::Failed(Error::WouldBlock)));
         assert!(start.elapsed() < Duration::from_nanos(TURN_NS / 2));
-        // A turn that never ends is taken all the same.
+        // A turn that never ends is taken over.
         let first = sys::now_ns() - TURN_NS;
         sock.direct.refused_ns.store(first, Ordering::Relaxed);
         let sent = send(sock, libc::MSG_DONTWAIT);
@@ -590,8 +592,8 @@ mod tests {
         extern "C" fn nothing(_: i32) {}
         let sock = taken();
         sock.nonblock.store(1, Ordering::Relaxed);
-        // SAFETY: a handler that does nothing and restarts nothing; the thread lives until it is
-        // joined.
+        // SAFETY: the handler does nothing and restarts no call; this thread, which gets the
+        // signals, joins their sender.
         unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             let handler = nothing as *const () as usize;

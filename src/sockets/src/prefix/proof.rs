@@ -1,4 +1,4 @@
-//! What is proved by the digests: an HMAC-SHA256 under one of each direction.
+//! Proofs by the digests: an HMAC-SHA256 under one digest of each direction.
 
 use super::with_tracks;
 use crate::digests::{DIGEST, Track};
@@ -7,11 +7,11 @@ use core::sync::atomic::Ordering;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// How far each direction is known here, written and read: 1 + the power of two of the last digest,
-/// 0 for none. Any number up to that can be agreed on.
+/// How many digests of what was written and read are known here, per direction: 1 + the power of
+/// two of the last, or 0 for none. The ends may agree on any number up to that.
 ///
-/// Like [`prove`], [`verify`] and [`secret`] it takes the rx lock for a moment, and speaks of
-/// whatever connection the structure is of now: the caller compares generations after it.
+/// Like [`prove`], [`verify`] and [`secret`], takes the rx lock for a moment, and concerns the
+/// connection that the structure has now: the caller compares generations afterwards.
 pub fn reach(sock: &'static Socket) -> (u8, u8) {
     with_tracks(sock, |tracks| {
         let taken = |track: &Track| track.taken.load(Ordering::Acquire);
@@ -20,17 +20,16 @@ pub fn reach(sock: &'static Socket) -> (u8, u8) {
     .unwrap_or((0, 0))
 }
 
-/// This end's proof over `message`, whose parts are told apart: both ends must divide it alike. The
-/// key is the first bytes of both directions, up to what `out_k` of those written here and `in_k`
-/// of those read stand for, as [`reach`] says it. `None` where that far is not known, or nothing is
-/// agreed on.
+/// This end's proof over `message`; both ends must divide it into the same parts. The key is made
+/// of digest `out_k` of what was written here and `in_k` of what was read, see [`reach`]. `None` if
+/// they are not known, or both are 0.
 pub fn prove(sock: &'static Socket, out_k: u8, in_k: u8, message: &[&[u8]]) -> Option<[u8; 16]> {
     let own = sock.role.load(Ordering::Relaxed);
     Some(first_half(mac(sock, out_k, in_k, PROOF, own, message)?))
 }
 
-/// Is this the other end's proof over `message`? Its own, given back to an end, is not. In constant
-/// time.
+/// Returns whether `proof` is the other end's over `message`. An end's own proof, reflected, is
+/// not. Constant time.
 pub fn verify(
     sock: &'static Socket,
     out_k: u8,
@@ -47,14 +46,14 @@ pub fn verify(
         .is_some_and(|mac| mac.verify_truncated_left(proof).is_ok())
 }
 
-/// What both ends know and nobody else: the same at both for the same `message`, and nothing that a
-/// proof tells.
+/// A secret that only both ends know: equal at both for the same `message`, and not derivable from
+/// a proof.
 pub fn secret(sock: &'static Socket, out_k: u8, in_k: u8, message: &[&[u8]]) -> Option<[u8; 16]> {
     let nobody = role::UNKNOWN;
     Some(first_half(mac(sock, out_k, in_k, SECRET, nobody, message)?))
 }
 
-/// What a code is for.
+/// Purposes of an HMAC.
 const PROOF: &[u8; 16] = b"sluice 1 proof\0\0";
 /// See [`PROOF`].
 const SECRET: &[u8; 16] = b"sluice 1 secret\0";
@@ -64,7 +63,7 @@ fn first_half(mac: Hmac<Sha256>) -> [u8; 16] {
     whole.first_chunk().copied().unwrap_or_default()
 }
 
-/// The code over `message` for a purpose and an end. First comes what the connecting end wrote, in
+/// The HMAC over `message` for a purpose and an end. What the connecting end wrote comes first, in
 /// key and message.
 fn mac(
     sock: &'static Socket,

@@ -1,4 +1,4 @@
-//! Both ends of made-up connections: what a call moves is said, and no kernel asked.
+//! Both ends of made-up connections: the tests say what a call moves, and ask no kernel.
 
 use super::*;
 use crate::digests::{DIGEST, WANTED};
@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 fn end(role: u8) -> &'static Socket {
     WANTED.store(true, Ordering::Relaxed);
     let sock = socket::alloc(-1, role).unwrap();
-    // It has no descriptor to meet anybody by.
+    // It has no descriptor to meet another process by.
     sock.next_try.store(u64::MAX, Ordering::Relaxed);
     sock
 }
@@ -55,7 +55,7 @@ fn pass(sock: &'static Socket, way: Way) -> Pass {
 fn over(pass: Pass, bytes: &[&[u8]], n: usize) {
     let iov = pieces(bytes);
     if pass.wants_bytes() {
-        // SAFETY: living slices.
+        // SAFETY: the vectors list living slices.
         unsafe {
             observe_passed::recv(
                 &pass,
@@ -81,7 +81,7 @@ fn begun(sock: &'static Socket, way: Way, bytes: &[&[u8]]) -> Pass {
     let iov = pieces(bytes);
     match way {
         Way::In => pass(sock, way),
-        // SAFETY: living slices.
+        // SAFETY: the vectors list living slices.
         Way::Out => unsafe { pass(sock, way).writes(sock, iov.as_ptr(), iov.len()) },
     }
 }
@@ -95,7 +95,7 @@ fn digests(sock: &'static Socket, way: Way) -> Vec<[u8; DIGEST]> {
     .unwrap_or_default()
 }
 
-/// Are these the digests of the stream, as many as there are? How many.
+/// Checks the digests taken so far against the stream, and returns how many there are.
 fn right(sock: &'static Socket, way: Way, stream: &[u8]) -> usize {
     let found = digests(sock, way);
     for (i, digest) in found.iter().enumerate() {
@@ -163,12 +163,12 @@ fn each_end_proves_what_it_has_seen_to_the_other() {
     for (out_k, in_k) in [(13, 9), (1, 0), (0, 5), (7, 7)] {
         let proof = prove(a, out_k, in_k, &message).unwrap();
         assert!(verify(b, in_k, out_k, &message, &proof));
-        // Given back to its maker it proves nothing.
+        // Reflected to its maker it proves nothing.
         assert!(!verify(a, out_k, in_k, &message, &proof));
         let answer = prove(b, in_k, out_k, &message).unwrap();
         assert!(verify(a, out_k, in_k, &message, &answer));
         assert_ne!(proof, answer);
-        // It is of this message, divided like this, and of these bytes.
+        // It holds for this message, divided like this, and these bytes only.
         assert!(!verify(b, in_k, out_k, &[b"nonce", b"other"], &proof));
         assert!(!verify(b, in_k, out_k, &[b"nonceo", b"ther nonce"], &proof));
         assert!(!verify(b, in_k, out_k + 1, &message, &proof));
@@ -185,7 +185,7 @@ fn each_end_proves_what_it_has_seen_to_the_other() {
     assert_eq!(prove(a, 17, 200, &message), None);
     assert_eq!(prove(a, 0, 0, &message), None);
     assert_eq!(prove(end(role::UNKNOWN), 1, 0, &message), None);
-    // Another connection, of which one byte is another.
+    // Another connection, which differs in one byte.
     let mut other = sent.clone();
     other[4095] ^= 1;
     let (c, d) = met(&other, &answered);
@@ -235,7 +235,7 @@ fn a_direction_ends_where_bytes_pass_unseen() {
         assert!(!sock.prefix.wants(Way::In), "{what}");
         socket::free(sock);
     }
-    // A call left by a jump stays counted: nothing is added any more.
+    // A call left by a jump stays counted: nothing more is added.
     let sock = end(role::ACCEPTED);
     let left = pass(sock, Way::Out);
     call(sock, Way::Out, &bytes);
@@ -289,21 +289,23 @@ fn what_is_about_to_be_written_need_not_be_there_when_it_is() {
     let sock = end(role::CONNECTING);
     let write = |bytes: &[&[u8]], n: usize| {
         let iov = pieces(bytes);
-        // SAFETY: living slices.
+        // SAFETY: the vectors list living slices.
         let pass = unsafe { pass(sock, Way::Out).writes(sock, iov.as_ptr(), iov.len()) };
         let gone = core::ptr::without_provenance::<iovec>(4096);
-        // SAFETY: not there, and this process may have threads.
+        // SAFETY: the array is unmapped; since the process may have threads, it is read by the
+        // kernel alone.
         unsafe { observe_passed::send(&pass, n as ssize_t, Entry::FRESH, -1, gone, 1, 0) };
         observe_passed::finish(pass, n as ssize_t);
     };
     write(&[&bytes[..10], &[], &bytes[10..1000]], 1000);
-    // In vain: what was looked at then is nothing to the next call, which looks at nothing.
+    // A call that fails: what it looked at must not be used by the next call, which looks at
+    // nothing.
     write(&[&bytes[..100]], usize::MAX);
     over(pass(sock, Way::Out), &[&bytes[1000..1100]], 100);
     write(&[&bytes[1100..5000]], 3900);
     assert_eq!(right(sock, Way::Out, &bytes), 13);
     assert!(sock.prefix.wants(Way::Out));
-    // A part of it, which cannot be told from the whole when the rest is gone.
+    // Part of it, which cannot be told from the whole once the rest is unmapped.
     write(&[&bytes[5000..]], 500);
     assert!(!sock.prefix.wants(Way::Out));
     assert_eq!(right(sock, Way::Out, &bytes), 13);
@@ -322,31 +324,30 @@ fn memory_that_is_gone_ends_a_direction() {
     };
     let whole = |n: ssize_t, iov: *const iovec| {
         let pass = pass(sock, Way::Out);
-        // SAFETY: what is not there is not read by this process itself: it may have threads.
+        // SAFETY: the process may have threads, so unmapped memory is read by the kernel alone.
         unsafe { observe_passed::send(&pass, n, Entry::FRESH, -1, iov, 1, 0) };
         observe_passed::finish(pass, n);
     };
     assert_ne!(thread::are_several(), Some(false));
     whole(4000, &raw const across);
     assert_eq!(right(sock, Way::Out, &[0; 4096]), 12);
-    // A call that looks at it first says so, too.
-    // SAFETY: what is not there is not read.
+    // SAFETY: unmapped memory is not read. A call that looks ahead notices it, too.
     let looked = unsafe { pass(sock, Way::Out).writes(sock, &raw const across, 1) };
     observe_passed::finish(looked, -1);
     whole(8192, &raw const across);
     assert!(!sock.prefix.wants(Way::Out));
-    // What was there of it is as good as before.
+    // The digests of the readable part stay valid.
     assert_eq!(right(sock, Way::Out, &[0; 8192]), 13);
     socket::free(sock);
     let sock = end(role::CONNECTING);
     let pass = pass(sock, Way::Out);
     let gone = page.wrapping_add(4096);
-    // SAFETY: as above.
+    // SAFETY: the process may have threads, so the unmapped header is read by the kernel alone.
     unsafe { observe_passed::sendmsg(&pass, 3, Entry::FRESH, -1, gone.cast(), 0) };
     assert!(!sock.prefix.wants(Way::Out) && sock.prefix.wants(Way::In));
     observe_passed::finish(pass, 3);
     socket::free(sock);
-    // SAFETY: the rest of it.
+    // SAFETY: the first page of the mapping, which is still there.
     unsafe { sys::unmap(page, 4096) };
 }
 
@@ -358,7 +359,7 @@ fn what_a_file_sent_is_read_again() {
     let (a, b) = (end(role::CONNECTING), end(role::ACCEPTED));
     let whole = |n: usize, at: *const off64_t| {
         let pass = pass(a, Way::Out);
-        // SAFETY: null or a number of ours.
+        // SAFETY: null or a valid number.
         unsafe {
             observe_passed::sendfile(
                 &pass,
@@ -372,7 +373,7 @@ fn what_a_file_sent_is_read_again() {
         }
         observe_passed::finish(pass, n as ssize_t);
     };
-    // By an offset, which now stands after them; then by the file's own.
+    // By an offset, which the kernel has moved past the bytes; then by the file's position.
     whole(9000, &9000);
     whole(11_000, core::ptr::null());
     call(b, Way::In, &bytes);
@@ -412,7 +413,7 @@ fn tracks_are_freed_with_the_socket_but_not_under_a_call() {
     assert_eq!(reach(sock), (0, 0));
     call(sock, Way::Out, b"new!");
     assert_eq!(right(sock, Way::Out, b"new!"), 3);
-    // Where an earlier call is still counted, nothing begins.
+    // While an earlier call is still counted, nothing begins.
     sock.prefix.begin(true);
     assert!(!sock.prefix.wants(Way::Out));
 }

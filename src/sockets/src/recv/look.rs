@@ -1,4 +1,10 @@
-//! One look at a socket, under its rx lock: at TCP, at TCP up to the switch, at the ring.
+//! One look of a receive, under the rx lock. It never waits, and either moves bytes, or says where
+//! the next ones are, or changes the half's state so that the caller looks again.
+//!
+//! What changes meanwhile: this thread holds the rx lock, so the rx half's state, `at`, `seen` and
+//! `from` are its own. The writer's tail, and both flags (sealed, seized), change at any moment:
+//! read a word once, and let `consume` decide whether the bytes were still ours to take. The tx
+//! half may be demoted under the rx lock (lock order: rx, then tx), but not the reverse.
 
 use crate::demote::{self, Which};
 use crate::direct::{self, Found, Wants};
@@ -7,7 +13,7 @@ use crate::io_wait::IoWait;
 use crate::socket::{Event, Socket, State};
 use crate::tcp::{self, AtHand, at_hand};
 use crate::verdict::Error;
-use crate::{PUBLISH, jobs, peer_end, recv, remote, unread_copy, upgrade, wake};
+use crate::{jobs, peer_end, recv, remote, unread_copy, upgrade, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::layout::Direction;
@@ -17,34 +23,40 @@ use sluice_runtime::fault;
 use sluice_runtime::iov::Cursor;
 use sluice_stats::Reason;
 use sluice_stream::receiver::CREDIT_MAX;
+use sluice_transport::Carrier;
+use sluice_transport::PUBLISH;
+use sluice_transport::links;
 use sluice_transport::verbs;
 
-/// What one look under the lock came to.
+/// The outcome of one look.
 pub(super) enum Look {
-    /// Bytes were moved (or seen, for a peek); perhaps more are there.
+    /// Bytes were moved, or seen by a peek. More may be there.
     Moved(usize),
-    /// Nothing now; wait for news.
+    /// Nothing is there: wait for news.
     Empty,
-    /// The end of the stream.
+    /// EOF.
     End,
-    /// The same after this end's SHUT_RD, while the peer's host still owes bytes that over TCP
-    /// would be here: the call waits for them once.
+    /// EOF by this end's SHUT_RD, while another host still owes bytes that TCP would have
+    /// delivered: the call waits for them once.
     Owed,
-    /// The kernel's answer.
+    /// An error to return.
     Failed(Error),
     /// The state has changed: look again.
     Again,
-    /// The half has left the link for this reason: the other one is to follow, then look again.
+    /// The rx half was demoted for this reason: demote the tx half too, without the lock.
     Leaves(Reason),
-    /// Another thread is in the middle of a reset: look again after it.
+    /// Another thread is making an emulated reset: look again after it.
     Resetting,
-    /// The rest is the kernel's alone.
+    /// The half is Plain: the kernel has the rest.
     Kernel,
 }
 
-/// One look, under the rx lock. `need`: bytes still missing before the call may return.
+/// Looks once; call with the rx lock held. `need`: bytes missing before the call may return.
 ///
-/// Its length is on purpose: cut into functions of its own it takes 2 to 4 % more instructions.
+/// The function is long on purpose: split up, it takes 2 to 4 % more instructions.
+///
+/// # Safety
+/// `cursor` covers valid buffers of the caller.
 pub(super) unsafe fn look(
     sock: &'static Socket,
     fd: c_int,
@@ -75,10 +87,10 @@ pub(super) unsafe fn look(
     let head = dir.rx.head.read();
     let at = sock.rx.at.load(Ordering::Relaxed);
     if current == State::Link && !head.flagged && flags & libc::MSG_PEEK == 0 {
-        // The writer's cache line is left alone while the tail as last read fills the call.
+        // While the cached tail fills the call, the writer's cache line is not touched.
         let available = sock.rx.seen.load(Ordering::Relaxed).saturating_sub(at);
         if available >= left as u64 && !remote::is_lent(sock) {
-            // SAFETY: passed on.
+            // SAFETY: the caller guarantees the cursor's buffers.
             return unsafe { from_ring(sock, cursor, left, flags, at, available, head.round) };
         }
     }
@@ -103,12 +115,12 @@ pub(super) unsafe fn look(
             let wants_more = flags & libc::MSG_PEEK != 0 && (left as u64) > available;
             if (available == 0 || wants_more)
                 && let Some(link) = sock.link()
-                && verbs::drive(link)
+                && links::drive(link)
             {
                 available = dir.tx.tail.read().offset.wrapping_sub(at);
             }
             if available != 0 {
-                // SAFETY: passed on.
+                // SAFETY: the caller guarantees the cursor's buffers.
                 return unsafe { from_ring(sock, cursor, left, flags, at, available, head.round) };
             }
             if need == 0 {
@@ -156,13 +168,13 @@ pub(super) unsafe fn look(
             }
             empty(sock, fd, io_wait.done != 0)
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees the cursor's buffers.
         _ => unsafe { off_link(sock, fd, cursor, flags, io_wait.done != 0, dir) },
     }
 }
 
-/// The half is on its way to the link or back: TCP is read, up to the byte at which the link begins
-/// or at which the writer goes on. `begun`: as for [`empty`].
+/// Looks at TCP while the half moves to the link or back: reads up to the byte at which the link
+/// begins, or at which the peer's re-send ends. `begun`: see [`empty`].
 #[cold]
 unsafe fn off_link(
     sock: &'static Socket,
@@ -175,7 +187,7 @@ unsafe fn off_link(
     match sock.rx.state() {
         State::Proved => {
             if dir.tx_wishes.switched.load(Ordering::Acquire) == 0 {
-                // SAFETY: passed on.
+                // SAFETY: the caller guarantees the cursor's buffers.
                 return unsafe { from_kernel(sock, fd, cursor, flags, u64::MAX, begun) };
             }
             sock.rx.from.store(
@@ -191,10 +203,10 @@ unsafe fn off_link(
                 remote::hear_tcp(sock, fd);
                 return Look::Again;
             }
-            // SAFETY: passed on.
+            // SAFETY: the caller guarantees the cursor's buffers.
             let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, begun) };
             if matches!(look, Look::Moved(_)) {
-                // What is owed is here.
+                // The first owed byte is here.
                 sock.rx.owed.store(0, Ordering::Relaxed);
             }
             end_of_tcp(sock, fd, look)
@@ -210,19 +222,19 @@ unsafe fn off_link(
                 return Look::Again;
             }
             if read > from {
-                // The writer's offset is less than what was already read.
+                // The writer claims a switch before a byte that was already read.
                 demote::settle_rx(sock, Reason::PeerHostile);
                 return Look::Again;
             }
-            // SAFETY: passed on.
+            // SAFETY: the caller guarantees the cursor's buffers.
             let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, begun) };
             end_of_tcp(sock, fd, look)
         }
     }
 }
 
-/// Before the link's bytes, or those that the peer still owes, an end of TCP from another host is a
-/// death, unless it is this end's own.
+/// Between hosts, an end of TCP before the link's bytes, or before the bytes that the peer owes,
+/// means that the peer died, unless this end shut its reading down.
 fn end_of_tcp(sock: &'static Socket, fd: c_int, look: Look) -> Look {
     if !matches!(look, Look::End) || !sock.carrier().ends_by_record {
         return look;
@@ -237,8 +249,8 @@ fn end_of_tcp(sock: &'static Socket, fd: c_int, look: Look) -> Look {
     }
 }
 
-/// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link
-/// begins. `begun`: as for [`empty`].
+/// Reads TCP without waiting while a stream is attached, at most `until` bytes. `begun`: see
+/// [`empty`].
 unsafe fn from_kernel(
     sock: &'static Socket,
     fd: c_int,
@@ -258,7 +270,7 @@ unsafe fn from_kernel(
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
     }; 64];
-    // What another host's end writes to TCP after the switch may be its record already.
+    // Between hosts, what the peer writes to TCP after the switch may be its record.
     let mut first = *cursor;
     first.limit(
         cursor
@@ -271,17 +283,17 @@ unsafe fn from_kernel(
     msg.msg_iov = pieces.as_mut_ptr();
     msg.msg_iovlen = pieces.len();
     let asked = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) | libc::MSG_DONTWAIT;
-    // SAFETY: the caller's buffers.
+    // SAFETY: the caller guarantees the buffers, which `msg` lists; `pieces` outlives the call.
     match unsafe { sys::recvmsg(fd, &raw mut msg, asked) } {
         Ok(0) => Look::End,
         Ok(n) if flags & libc::MSG_PEEK != 0 => {
             if until != n as u64 {
                 return Look::Moved(n);
             }
-            // The peek reaches the switch: what follows lies in the ring.
+            // The peek reaches the switch: the next bytes are in the ring.
             let mut beyond = *cursor;
             beyond.advance(n, |_, _| ());
-            // SAFETY: passed on.
+            // SAFETY: `beyond` covers the rest of the caller's buffers.
             Look::Moved(n + unsafe { peek_ring(sock, &mut beyond, flags) })
         }
         Ok(n) => {
@@ -300,7 +312,7 @@ unsafe fn from_kernel(
     }
 }
 
-/// Copies what lies in the ring without taking it, or with MSG_TRUNC says how much it is.
+/// Copies what is in the ring without consuming it; with MSG_TRUNC only counts it.
 unsafe fn peek_ring(sock: &'static Socket, cursor: &mut Cursor, flags: c_int) -> usize {
     let (Some(dir), Some(ring)) = (sock.rx.dir(), sock.rx.ring()) else {
         return 0;
@@ -310,7 +322,8 @@ unsafe fn peek_ring(sock: &'static Socket, cursor: &mut Cursor, flags: c_int) ->
     let n = cursor.most().min(available.min(ring.len()) as usize);
     cursor.advance(n, |to, len| {
         if flags & libc::MSG_TRUNC == 0 {
-            // SAFETY: the caller's buffer, and at most the ring's length.
+            // SAFETY: `to` has `len` bytes of the caller's buffer, and `len` is at most the ring's
+            // length.
             unsafe { ring.copy_out(at, to, len) };
         }
         at += len as u64;
@@ -332,10 +345,10 @@ unsafe fn from_ring(
         return Look::Kernel;
     };
     if available > ring.len() {
-        // Not possible: the writer lies about its tail.
+        // Impossible: the writer lies about its tail.
         sock.pin(Reason::PeerHostile);
         if sock.carrier().is_driven {
-            // The ring is this process's own, and only what fits advances it.
+            // The ring is this process's own, and the pump never writes more than fits.
             return Look::Failed(Error::Reset);
         }
         demote::settle_rx(sock, Reason::PeerHostile);
@@ -346,7 +359,7 @@ unsafe fn from_ring(
         if left as u64 > available {
             remote::wants_more(sock, available, ring.len());
         }
-        // SAFETY: passed on.
+        // SAFETY: the cursor's copy covers the same buffers of the caller.
         return Look::Moved(unsafe { peek_ring(sock, &mut { *cursor }, flags) });
     }
     let before = *cursor;
@@ -355,7 +368,8 @@ unsafe fn from_ring(
     } else {
         let mut from = at;
         cursor.advance(n, |to, len| {
-            // SAFETY: the caller's buffer, and at most the ring's length.
+            // SAFETY: `to` has `len` bytes of the caller's buffer, and `len` is at most the ring's
+            // length.
             unsafe { ring.copy_out(from, to, len) };
             from += len as u64;
         });
@@ -365,7 +379,7 @@ unsafe fn from_ring(
         .cpu
         .store(sluice_runtime::thread::cpu(), Ordering::Relaxed);
     if dir.rx.head.consume(round, at, to).is_err() {
-        // Seized while we copied: these bytes come again on TCP.
+        // Seized during the copy: TCP brings these bytes again.
         *cursor = before;
         demote::settle_rx(sock, Reason::PeerDemoted);
         return Look::Again;
@@ -376,7 +390,7 @@ unsafe fn from_ring(
         // Wake a blocked writer when it can go on for a while, not at every byte.
         let unread = dir.tx.tail.read().offset.wrapping_sub(to);
         if unread <= ring.len() / 2
-            || ring.len() > 2 * u64::from(CREDIT_MAX) && verbs::is_to_another_host(link)
+            || ring.len() > 2 * u64::from(CREDIT_MAX) && Carrier::of(link).credits_by_message
         {
             let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
             sock.conn().rx.doorbells.add(rung);
@@ -391,14 +405,14 @@ unsafe fn from_ring(
     Look::Moved(n)
 }
 
-/// The ring is empty: what does the silent TCP say? `begun`: the call has got something, so that an
-/// end or an error is the next one's to report.
+/// The ring is empty: asks TCP, which only reports a FIN or an RST while the link carries the
+/// bytes. `begun`: the call has got bytes, so an end or an error is left to the next one.
 #[cold]
 fn empty(sock: &'static Socket, fd: c_int, begun: bool) -> Look {
     if !tcp::speaks(fd, sock.rcvlowat.load(Ordering::Relaxed) > 1) {
         return Look::Empty;
     }
-    // The writer may have published, or demoted, before TCP spoke: its words decide.
+    // The writer may have published or demoted before TCP had news: its words come first.
     let has_more = || {
         sock.rx.dir().is_none_or(|dir| {
             let tail = dir.tx.tail.read();
@@ -421,7 +435,7 @@ fn empty(sock: &'static Socket, fd: c_int, begun: bool) -> Look {
     }
     let before = emulated_reset::resetting(sock);
     let mut byte = [0u8; 1];
-    // SAFETY: one byte of ours.
+    // SAFETY: one byte of this frame.
     let got = unsafe {
         sys::recv(
             fd,
@@ -432,14 +446,14 @@ fn empty(sock: &'static Socket, fd: c_int, begun: bool) -> Look {
     };
     match got {
         Ok(0) => {
-            // A FIN without a sealed word: the peer's process died, or this end was shut down.
+            // A FIN while neither word is sealed: the peer's process died, or either end shut down.
             let is_reset = peer_end::died_with_unread(sock) && emulated_reset::make(sock);
             if is_reset || peer_end::died_unended(sock) {
-                // What is written from now on is the kernel's to refuse.
+                // Later writes must get the kernel's error.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
             }
-            // Or another thread has begun one since. (One that had begun before, and is not made,
-            // is this thread's, which a handler interrupts.)
+            // Another thread may have begun a reset since. (A reset that had begun before the look
+            // and is not made is one that this thread makes; a handler interrupted it.)
             let is_news =
                 before == Resetting::None && emulated_reset::resetting(sock) != Resetting::None;
             if is_reset || is_news {
@@ -448,11 +462,11 @@ fn empty(sock: &'static Socket, fd: c_int, begun: bool) -> Look {
                 Look::End
             }
         }
-        // After the program's SHUT_RD TCP always speaks: these have come only now.
+        // After SHUT_RD TCP always has news; these bytes have come only now.
         Ok(_) if has_more() => Look::Again,
         Err(libc::EAGAIN | libc::EINTR) => Look::Empty,
         Ok(_) => {
-            // Bytes on TCP that no demotion announced: somebody else writes to the socket.
+            // Bytes on TCP that no demotion announced: another process writes to the socket.
             sock.pin(Reason::Shared);
             demote::settle_rx(sock, Reason::Shared);
             Look::Again
@@ -461,14 +475,14 @@ fn empty(sock: &'static Socket, fd: c_int, begun: bool) -> Look {
     }
 }
 
-/// As [`empty`], where what TCP says may be a record.
+/// Like [`empty`], between hosts, where TCP's news may be the peer's record.
 fn empty_beside_record(sock: &'static Socket, fd: c_int, has_more: impl Fn() -> bool) -> Look {
     let had_ended = tcp::has_ended(fd);
     if remote::hear_tcp(sock, fd) || has_more() || !had_ended && tcp::has_ended(fd) {
         return Look::Again;
     }
     if sock.has_shut_reading() {
-        // What TCP has is a part of a record, or one that has come since.
+        // TCP has part of a record, or a record that has come since.
         return if sock.rx.owed.load(Ordering::Relaxed) == unread_copy::SOME {
             Look::Owed
         } else {
@@ -476,10 +490,10 @@ fn empty_beside_record(sock: &'static Socket, fd: c_int, has_more: impl Fn() -> 
         };
     }
     if tcp::has_bytes(fd) {
-        // A part of a record.
+        // Part of a record.
         return Look::Empty;
     }
-    // TCP says something and has nothing to say: a relative has shut the reading half down.
+    // POLLIN without bytes: a relative has shut down the reading half.
     match sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) {
         Ok(shown) if shown & libc::POLLIN != 0 && !tcp::has_bytes(fd) => Look::End,
         _ => Look::Empty,

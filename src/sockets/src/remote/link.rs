@@ -11,7 +11,7 @@ use sluice_transport::verbs::endpoint::Endpoint;
 /// Does the socket's stream go to another host?
 #[inline]
 pub fn is_remote(sock: &Socket) -> bool {
-    sock.link().is_some_and(verbs::is_to_another_host)
+    sock.carrier().ends_by_record
 }
 
 /// The queue pair that carries a socket's stream to another host, and the stream's number there.

@@ -15,10 +15,10 @@ use sluice_fabric::sys::{self, Ran};
 use sluice_runtime::{caller, iov};
 use sluice_stats::Reason;
 
-/// `sendfile` into a tracked socket: the file's pages are read straight into the ring.
+/// `sendfile` into a tracked socket: the file is read straight into the ring.
 ///
 /// # Safety
-/// The arguments are those of a C caller.
+/// `offset` is null or an argument of a C caller's `sendfile`.
 pub unsafe fn sendfile(
     sock: &'static Socket,
     fd: c_int,
@@ -26,9 +26,9 @@ pub unsafe fn sendfile(
     offset: *mut off64_t,
     count: usize,
 ) -> Verdict {
-    // What cannot be read at an offset (a pipe, a socket) is the kernel's to refuse or to serve;
-    // only regular files and block devices go by the ring. A read at an offset does not show it:
-    // some devices allow one, and it may wait.
+    // Only regular files and block devices go by the ring; pipes and sockets are left to the
+    // kernel. A read at an offset would not tell them apart: some devices allow one, and it may
+    // wait.
     let kind = || sys::fstat(file).map_or(0, |st| st.st_mode & libc::S_IFMT);
     let is_large = count >= LARGE && may_be_large(sock, 0) && kind() == libc::S_IFREG;
     if !is_large
@@ -49,7 +49,8 @@ pub unsafe fn sendfile(
     let total = count.min(iov::MOST);
     let mut position = None;
     if !offset.is_null() {
-        // SAFETY: any bytes are a number, and there is none where it is certain to be missing.
+        // SAFETY: any bytes are a valid offset; `copy_on_trust` reads nothing where memory is known
+        // to be missing.
         position = unsafe { caller::copy_on_trust(offset) };
         if position.is_none() {
             return Verdict::Failed(Error::BadAddress);
@@ -59,20 +60,20 @@ pub unsafe fn sendfile(
     if is_large {
         trigger::before_large(sock, total);
     }
-    // SAFETY: passed on.
+    // SAFETY: `fd` and `file` are the caller's numbers, and `position` is this frame's.
     let verdict = unsafe { send_from(sock, fd, file, &mut position, total, is_large, ran) };
     if let Some(position) = position {
         if caller::cannot_write(offset as usize, size_of::<off64_t>()) {
             return Verdict::Failed(Error::BadAddress);
         }
-        // SAFETY: the caller's, not null, and it can be written.
+        // SAFETY: the caller's address, which is not null and was found writable.
         unsafe { offset.write_unaligned(position) };
     }
     verdict
 }
 
-/// Sends `total` bytes of the file from `position` on, or from the file's own where that is `None`.
-/// `ran`: handlers that had run when the call began.
+/// Sends `total` bytes of the file from `position` on, or from the file's own position if `None`.
+/// `ran`: count of handlers that had run when the call began.
 unsafe fn send_from(
     sock: &'static Socket,
     fd: c_int,
@@ -134,11 +135,12 @@ unsafe fn send_from(
                 drop(section);
                 let left = total - job.done;
                 let piece = if is_large { left.min(PIECE) } else { left };
-                // SAFETY: the caller's arguments, from where the ring's part ended; it was counted.
+                // SAFETY: `position` points to the offset where the ring's part ended, in
+                // `sendfile`'s frame. The call was counted above, under the lock.
                 let sent = unsafe { rest_by_sendfile(&mut job, file, position, piece) };
                 match sent {
-                    // Less is the end of the file, a full buffer, or a signal: the call is over, as
-                    // a whole one is.
+                    // A short count is the end of the file, a full buffer or a signal: the call
+                    // ends.
                     Ok(n) if is_large && n == piece => trigger::amid(sock, &mut patience),
                     Err(error) if job.done == 0 => return Verdict::Failed(error),
                     _ => return finish(sock, job.done),
@@ -153,8 +155,8 @@ unsafe fn send_from(
     }
 }
 
-/// Under the tx lock: reads at most `n` bytes of the file into the ring at `at`, and publishes
-/// them. How many it has read; 0: the file ends.
+/// Reads at most `n` bytes of the file into the ring at `at`, and publishes them. Returns how many
+/// it has read; 0: the end of the file. Call with the tx lock held.
 fn read_into_ring(
     job: &mut Job,
     ring: &Ring,
@@ -168,7 +170,8 @@ fn read_into_ring(
         iov_len: len,
     });
     let used = if pieces[1].iov_len == 0 { 1 } else { 2 };
-    // SAFETY: ring memory that is the writer's by the words.
+    // SAFETY: `look` has reserved this space of the ring, which the reader does not read before the
+    // tail moves.
     let read = unsafe { sys::readv(file, pieces.get(..used).unwrap_or_default(), *position) }?;
     if read == 0 {
         return Ok(0);
@@ -178,14 +181,15 @@ fn read_into_ring(
         job.done += read;
         *position = position.map(|p| p + read as i64);
     } else if position.is_none() {
-        // The file's own position has moved: put it back, the kernel reads these again.
-        // SAFETY: no pointers; lseek is not hooked.
+        // Not published: the kernel will read these bytes again, so the file's own position goes
+        // back.
+        // SAFETY: takes no pointers; lseek is not hooked.
         unsafe { libc::lseek64(file, -(read as i64), libc::SEEK_CUR) };
     }
     Ok(read)
 }
 
-/// Has TCP take the rest, or a piece of it, as a call that was counted.
+/// Sends the rest, or a piece of it, by the kernel, as a call that was counted before.
 unsafe fn rest_by_sendfile(
     job: &mut Job,
     file: c_int,
@@ -196,11 +200,11 @@ unsafe fn rest_by_sendfile(
     let at = position
         .as_mut()
         .map_or(core::ptr::null_mut(), core::ptr::from_mut);
-    // SAFETY: `at` is null or ours.
+    // SAFETY: `at` is null or points to the caller's `position`.
     let sent = unsafe { sys::sendfile(fd, file, at, piece) };
     let n = sent.unwrap_or(0);
     call_by_tcp_ends(sock, n, |call| {
-        // SAFETY: null, or ours.
+        // SAFETY: `at` is null or points to the caller's `position`.
         unsafe { prefix::moved_file(call, file, at) };
     });
     job.done += n;

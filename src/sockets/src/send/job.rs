@@ -1,4 +1,4 @@
-//! A send going on.
+//! What all kinds of sends share: progress, waits and outcomes.
 
 use super::{Room, finish};
 use crate::demote::{self, Which};
@@ -12,25 +12,25 @@ use sluice_fabric::lock::Section;
 use sluice_fabric::sys::{self, Ends, Ran};
 use sluice_runtime::thread;
 
-/// A send going on.
+/// A send in progress.
 pub(crate) struct Job {
     pub sock: &'static Socket,
     pub fd: c_int,
     pub flags: c_int,
-    /// Handlers that had run when the call began.
+    /// Count of handlers that had run when the call began.
     pub ran: Ran,
     pub done: usize,
     pub deadline: Option<u64>,
-    /// In direct-only mode, when the wait for an ADVERT ends.
+    /// In direct-only mode: when the wait for an ADVERT ends.
     pub patience: Option<u64>,
-    /// As of before its first wait, or before it first went on without the lock.
+    /// The socket, noted before the call's first wait, or before it first went on without the lock.
     pub known: Option<Known>,
-    /// Has it waited for room?
+    /// The call has waited for room.
     pub waited: bool,
 }
 
 impl Job {
-    /// Under the tx lock: the call is about to wait, or to go on without the lock.
+    /// Notes the socket before a wait, or before going on without the lock. Call under the tx lock.
     pub fn note(&mut self) {
         if self.known.is_none() {
             self.known = Some(Known::of(self.sock));
@@ -43,8 +43,9 @@ impl Job {
         self.known.is_some_and(|known| !known.is_open())
     }
 
-    /// How a call ends whose socket was closed under it. TCP would go on with it; where the program
-    /// has shut the socket down before, as most do that want the call to end, it says so.
+    /// How a call ends whose socket was closed meanwhile. TCP would go on with the call, but most
+    /// programs that want it to end shut the socket down first: then it fails with EPIPE, as on
+    /// TCP.
     #[cold]
     pub(super) fn lost(&self) -> Verdict {
         if self.done != 0 {
@@ -57,7 +58,7 @@ impl Job {
         })
     }
 
-    /// What the edge's sleep, and the engine after it, must know.
+    /// Hands the call's progress to the hook's sleep, and to the engine after it.
     pub(super) fn leave_word(&self, io_wait: &mut IoWait) {
         io_wait.ran = self.ran;
         io_wait.done = self.done;
@@ -65,24 +66,24 @@ impl Job {
         io_wait.known = self.known;
     }
 
-    /// Which handlers end the call where it would wait.
+    /// The handlers that end the call where it would wait.
     pub fn ends(&self) -> Ends {
         thread::ends(self.ran, self.done, self.deadline.is_some())
     }
 
-    /// The call is the kernel's to go on with, which knows nothing of handlers that have run: has
-    /// one ended it, since it would wait?
+    /// Returns whether a handler has ended the call: one has run, and the kernel, which does not
+    /// know that, would now wait.
     pub fn is_interrupted(&self) -> bool {
         let would_wait = || sys::poll_one(self.fd, libc::POLLOUT, Some(sys::timespec(0))) == Ok(0);
         self.ends().have_run() && !self.is_nonblocking() && would_wait()
     }
 
-    /// May the call not wait?
+    /// Returns whether the call must not wait.
     pub(crate) fn is_nonblocking(&self) -> bool {
         !self.sock.may_wait(self.fd, self.flags)
     }
 
-    /// The time at which SO_SNDTIMEO runs out, fixed at the first wait of a call.
+    /// When SO_SNDTIMEO runs out; fixed at the call's first wait.
     pub fn deadline(&mut self) -> Option<u64> {
         let timeout = self.sock.snd_timeout_ns.load(Ordering::Relaxed);
         if timeout != 0 && self.deadline.is_none() {
@@ -91,7 +92,7 @@ impl Job {
         self.deadline
     }
 
-    /// When a wait for an ADVERT ends: by the socket's timeout or with our own patience.
+    /// When a wait for an ADVERT ends: at the socket's timeout or when our patience is over.
     pub fn until(&mut self) -> u64 {
         let patience = *self
             .patience
@@ -99,14 +100,13 @@ impl Job {
         self.deadline().map_or(patience, |d| d.min(patience))
     }
 
-    /// Is the patience with a reader that makes no ADVERT over, or the program's own? It begins
-    /// with the first question. TCP takes bytes then that no reader waits for, or says itself that
-    /// it has no room.
+    /// Returns whether the wait for an ADVERT is over. The patience begins with the first question.
+    /// After it TCP takes the bytes, or reports that it has no room.
     pub(crate) fn out_of_patience(&mut self) -> bool {
         sys::now_ns() >= self.until()
     }
 
-    /// Under the tx lock, which it gives back: waits, or says why not.
+    /// Waits, or says why the call ends. Called with the tx lock held; releases it.
     pub(super) fn pause(
         &mut self,
         section: Section<'_>,
@@ -134,7 +134,7 @@ impl Job {
                 wait::ask_for_tcp_room(sock);
             }
             if matches!(room, Room::Full) && !wait::ask_for_space(sock) {
-                // Space came up while we asked.
+                // Space came while we asked.
                 return None;
             }
             drop(section);
@@ -163,9 +163,9 @@ impl Job {
         }
     }
 
-    /// The connection was reset after a part of the call. TCP takes in one go what its buffer
-    /// holds, and hears of a reset after that; a call that has waited for room tells how far it
-    /// came.
+    /// How a call ends that was reset in the middle. TCP takes at once what its buffer holds, and
+    /// learns of the RST later, so a call that fits reports all; a call that has waited reports how
+    /// far it came.
     #[cold]
     pub(super) fn cut_off(&self, total: usize) -> Verdict {
         let buffer = || sys::getsockopt::<i32>(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF);

@@ -1,43 +1,41 @@
-//! The structures of tracked sockets: whose memory they are for the life of the process, and which
-//! are free.
+//! The pool of `Socket` structures. Chunks are never unmapped, and a freed structure is reused.
 
 use super::{Socket, Stack};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use sluice_fabric::lock::{self, Lock};
 use sluice_fabric::sys;
 
-/// Sockets that inodes.rs has not looked at since they were opened.
+/// Sockets opened since `inodes.rs` last looked.
 pub static OPENED: Stack = Stack::new(|sock| &sock.opened);
 
-/// Structures per mapping.
 const CHUNK: usize = 128;
 
 /// Guards both lists of free structures.
 static FREE: Lock = Lock::new();
-/// Free structures, the last one freed first.
+/// Free structures, the most recently freed first.
 static IDLE: AtomicPtr<Socket> = AtomicPtr::new(core::ptr::null_mut());
-/// Free structures that a call was counted on when they were freed: while it is, no reader of a new
-/// connection's could consent. They become idle when there is no other.
+/// Free structures on which a call is still counted. Reused, such a socket could not consent to a
+/// switch; they move to [`IDLE`] when the count drops to zero.
 static BUSY: AtomicPtr<Socket> = AtomicPtr::new(core::ptr::null_mut());
-/// How many are in [`BUSY`].
+/// Number of structures in [`BUSY`].
 static BUSY_COUNT: AtomicU32 = AtomicU32::new(0);
-/// Most structures in [`BUSY`]. Threads that are cancelled in the kernel leave their calls counted
-/// for ever; what is freed beyond these is used again as it is, and its connection stays on TCP.
+/// Limit of [`BUSY`]. A thread cancelled in the kernel leaves its call counted for ever, so
+/// structures above the limit are reused as they are, and their connections stay on TCP.
 const BUSY_MOST: u32 = 256;
-/// When so few have become idle, more are made too, so that the next look at the busy ones is far.
+/// If a sweep frees fewer than this, a chunk is added too, so that the next sweep is far off.
 const FEW: u32 = 32;
 
-/// Every chunk ever mapped, for walks over all sockets.
+/// Every chunk, for walks over all sockets.
 static CHUNKS: [AtomicPtr<Socket>; 8192] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 8192];
 
-/// A structure for a new connection on `fd`, which looks for nobody yet.
+/// Allocates a structure for a new connection on `fd`, with no upgrade due.
 pub fn alloc(fd: i32, role: u8) -> Option<&'static Socket> {
     let free = FREE.enter().ok()?;
     if IDLE.load(Ordering::Relaxed).is_null() && sweep() < FEW {
         grow();
     }
     let mut sock = pop(&IDLE);
-    // A call that slept over its socket's end may just be about to find that out.
+    // A thread that had looked the descriptor up before may count a call after the free.
     while let Some(used) = sock.filter(|sock| sock.is_in_use())
         && BUSY_COUNT.load(Ordering::Relaxed) < BUSY_MOST
     {
@@ -53,7 +51,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Socket> {
     let sock = sock?;
     sock.rx.reset();
     sock.tx.reset();
-    // Release: see `upgrade::attach`.
+    // Release pairs with the load in `upgrade::attach`.
     sock.fds.store(1, Ordering::Release);
     sock.fd.store(fd, Ordering::Relaxed);
     sock.role.store(role, Ordering::Relaxed);
@@ -112,10 +110,10 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Socket> {
     Some(sock)
 }
 
-/// Puts a structure back that no entry points to and no stream uses.
+/// Frees a structure that no descriptor entry points to and no stream uses.
 pub fn free(sock: &'static Socket) {
-    // See `Known`. And the control thread may be about to finish with a half whose state it has
-    // already changed.
+    // The generation changes under both locks, see `Known`. This also waits for the control thread
+    // if it is still finishing with a half whose state it has already changed.
     let sections = [&sock.rx, &sock.tx].map(|half| half.lock.enter());
     sock.generation.fetch_add(1, Ordering::AcqRel);
     sock.unread_copy.forget();
@@ -126,16 +124,16 @@ pub fn free(sock: &'static Socket) {
         sock.prefix.give_back(sock.calls_in_kernel());
     }
     drop(sections);
-    // Calls that are still to end find no reason to meet.
+    // Calls that have yet to return find no upgrade due.
     sock.next_try.store(u64::MAX, Ordering::Relaxed);
     let conn = sock.conn.swap(core::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: null, or from `alloc_conn`.
+    // SAFETY: null, or from `alloc_conn`, whose memory is never unmapped.
     if let Some(conn) = unsafe { conn.as_ref() } {
         sluice_stats::free_conn(conn);
     }
     if !sock.family.load(Ordering::Acquire).is_null() {
         let family = sock.family.swap(core::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: null, or a slot of the family region.
+        // SAFETY: null, or a slot of the family region, which is never unmapped.
         if let Some(family) = unsafe { family.as_ref() } {
             family.leave(sluice_runtime::process::pid());
         }
@@ -145,7 +143,7 @@ pub fn free(sock: &'static Socket) {
     }
 }
 
-/// Under the lock of the lists: a structure that is free from here on.
+/// Puts a structure into one of the free lists. Call with [`FREE`] held.
 fn put_back(sock: &'static Socket) {
     let mut busy = sock.is_in_use();
     if busy && BUSY_COUNT.load(Ordering::Relaxed) >= BUSY_MOST {
@@ -158,12 +156,12 @@ fn put_back(sock: &'static Socket) {
     push(if busy { &BUSY } else { &IDLE }, sock);
 }
 
-/// Under the lock of the lists: structures that no call is counted on any more become idle. How
-/// many did.
+/// Moves structures on which no call is counted any more to [`IDLE`], and returns how many. Call
+/// with [`FREE`] held.
 fn sweep() -> u32 {
     let mut next = BUSY.swap(core::ptr::null_mut(), Ordering::Relaxed);
     let before = BUSY_COUNT.swap(0, Ordering::Relaxed);
-    // SAFETY: null, or a structure of a chunk.
+    // SAFETY: null, or a structure of a chunk, which is never unmapped.
     while let Some(sock) = unsafe { next.as_ref() } {
         next = sock.next_free.load(Ordering::Relaxed);
         if sock.is_in_use() {
@@ -183,13 +181,13 @@ fn push(list: &AtomicPtr<Socket>, sock: &'static Socket) {
 }
 
 fn pop(list: &AtomicPtr<Socket>) -> Option<&'static Socket> {
-    // SAFETY: null, or a structure of a chunk.
+    // SAFETY: null, or a structure of a chunk, which is never unmapped.
     let sock: &'static Socket = unsafe { list.load(Ordering::Relaxed).as_ref() }?;
     list.store(sock.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
     Some(sock)
 }
 
-/// Under the lock of the lists: one more chunk of idle ones, if it can be had.
+/// Adds a chunk of idle structures, if memory allows. Call with [`FREE`] held.
 fn grow() {
     let Some(cell) = CHUNKS.iter().find(|c| c.load(Ordering::Relaxed).is_null()) else {
         return;
@@ -200,7 +198,7 @@ fn grow() {
     let base = base.cast::<Socket>();
     cell.store(base, Ordering::Release);
     for i in 0..CHUNK {
-        // SAFETY: inside the mapping just made; zeroes are a valid `Socket`.
+        // SAFETY: inside the mapping just made; all zeroes is a valid `Socket`.
         let sock = unsafe { &*base.add(i) };
         sock.rx.lock.set_order(lock::OF_RX);
         sock.tx.lock.set_order(lock::OF_TX);
@@ -208,7 +206,7 @@ fn grow() {
     }
 }
 
-/// Calls `each` for every socket that an entry points to.
+/// Calls `each` for every socket that a descriptor entry points to.
 pub fn for_all(mut each: impl FnMut(&'static Socket)) {
     for_every(|sock| {
         if sock.fds.load(Ordering::Acquire) != 0 {
@@ -217,7 +215,7 @@ pub fn for_all(mut each: impl FnMut(&'static Socket)) {
     });
 }
 
-/// Calls `each` for every structure there is.
+/// Calls `each` for every structure, free or not.
 pub fn for_every(mut each: impl FnMut(&'static Socket)) {
     for cell in &CHUNKS {
         let base = cell.load(Ordering::Acquire);
@@ -232,12 +230,12 @@ pub fn for_every(mut each: impl FnMut(&'static Socket)) {
     }
 }
 
-/// In the child of a fork: nobody holds the lock of the lists, and no call of another thread's ends
-/// here.
+/// In the child of a fork: no thread holds `FREE`, and calls of the parent's other threads never
+/// return here.
 pub fn after_fork() {
     FREE.reset();
     let mut next = BUSY.load(Ordering::Relaxed);
-    // SAFETY: null, or a structure of a chunk.
+    // SAFETY: null, or a structure of a chunk, which is never unmapped.
     while let Some(sock) = unsafe { next.as_ref() } {
         next = sock.next_free.load(Ordering::Relaxed);
         for half in [&sock.rx, &sock.tx] {
@@ -253,7 +251,7 @@ mod tests {
     use super::super::role;
     use super::*;
 
-    /// Takes structures until it is this one's turn; the others.
+    /// Allocates until `sock` comes; returns the other structures.
     fn take(sock: &'static Socket) -> Vec<&'static Socket> {
         (0..10_000)
             .map_while(|_| alloc(-1, role::UNKNOWN).filter(|got| !core::ptr::eq(*got, sock)))
@@ -279,7 +277,7 @@ mod tests {
             sock.rx.calls.store(0, Ordering::SeqCst);
             sock.tx.calls.store(0, Ordering::SeqCst);
             sock.polls.store(0, Ordering::SeqCst);
-            // From here on it is as good as any.
+            // From here on it can be reused.
             let more = take(sock);
             assert!(more.len() < 10_000);
             others.into_iter().chain(more).for_each(free);
@@ -292,7 +290,7 @@ mod tests {
         let sock = alloc(-1, role::UNKNOWN).unwrap();
         sock.rx.add_kernel_bytes(10);
         free(sock);
-        // It had looked the descriptor up before.
+        // The thread had looked the descriptor up before.
         sock.rx.call_begins();
         sock.polls.fetch_add(1, Ordering::SeqCst);
         let mut others: Vec<_> = (0..3 * CHUNK)

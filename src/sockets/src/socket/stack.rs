@@ -1,28 +1,28 @@
-//! Stacks of sockets: anybody adds to one, without a lock and without memory, since it may be a
-//! signal handler that has interrupted malloc; one thread takes all that is there.
+//! Lock-free stacks of sockets. Any thread may push, also in a signal handler that interrupted
+//! malloc: a push takes no lock and no memory. One thread takes everything at once.
 
 use super::Socket;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// A socket's place in one stack. Zero is that of a new one, which is not in it.
+/// A socket's place in one stack; zero, not in it, when new.
 #[derive(Debug)]
 pub struct Place {
-    /// It is there. Set by the thread that adds it, taken back by the one that takes it out
-    /// (AcqRel): one that finds it set has left what it wrote before to that thread's look.
+    /// True while the socket is in the stack. Set by the pushing thread, cleared by the taking one
+    /// (AcqRel), so a thread that finds it set knows that the taker will see what it wrote before.
     inside: AtomicBool,
     next: AtomicPtr<Socket>,
 }
 
-/// A stack of sockets, each of which is in it once at most.
+/// A stack of sockets, each of which is in it at most once.
 pub struct Stack {
-    /// SeqCst: a thread that adds a socket and then reads another word, and the one that writes
-    /// that word and then looks here, do not both miss the other.
+    /// SeqCst: one thread pushes and then reads another word; a second one writes that word and
+    /// then looks here. At least one of them sees the other.
     head: AtomicPtr<Socket>,
     place: fn(&Socket) -> &Place,
 }
 
 impl Stack {
-    /// An empty one, of which each socket has its place there.
+    /// An empty stack. `place` names the field of each socket that belongs to it.
     pub const fn new(place: fn(&Socket) -> &Place) -> Self {
         Self {
             head: AtomicPtr::new(core::ptr::null_mut()),
@@ -30,7 +30,7 @@ impl Stack {
         }
     }
 
-    /// Adds a socket, unless it is there.
+    /// Pushes a socket, unless it is in the stack.
     pub fn add(&self, sock: &'static Socket) {
         let place = (self.place)(sock);
         if place.inside.swap(true, Ordering::AcqRel) {
@@ -50,7 +50,7 @@ impl Stack {
         }
     }
 
-    /// Takes all that are there. Each may be added again before it is looked at.
+    /// Takes all sockets. Each may be pushed again before the caller looks at it.
     pub fn take(&self) -> impl Iterator<Item = &'static Socket> {
         let mut next = self.head.swap(core::ptr::null_mut(), Ordering::SeqCst);
         core::iter::from_fn(move || {
@@ -63,20 +63,20 @@ impl Stack {
         })
     }
 
-    /// In the child of a fork: nothing is there, also of what another thread of the parent's was
-    /// just adding.
+    /// Empties the stack in the child of a fork, including sockets that another thread of the
+    /// parent was just pushing.
     pub fn clear(&self) {
         self.head.store(core::ptr::null_mut(), Ordering::Relaxed);
         super::for_every(|sock| {
             let inside = &(self.place)(sock).inside;
-            // Where there is nothing to write, no page is copied.
+            // Writes only where needed, so that no other page is copied.
             if inside.load(Ordering::Relaxed) {
                 inside.store(false, Ordering::Relaxed);
             }
         });
     }
 
-    /// Is nothing there?
+    /// Returns whether the stack is empty.
     pub fn is_empty(&self) -> bool {
         self.head.load(Ordering::SeqCst).is_null()
     }

@@ -13,8 +13,8 @@
 //!   after a fork, in the child: Inherited until the first use, which demotes
 //! ```
 //!
-//! [`TABLE`] has every transition. A new state depends on the event alone, so a release only stores
-//! it; the library of the tests with faults also checks that the table has the transition.
+//! `TABLE` lists every transition. The new state depends on the event alone, so a release build
+//! only stores it; builds for tests also assert that the table allows the transition.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -22,55 +22,56 @@ use core::sync::atomic::{AtomicU8, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// The kernel: calls are passed on.
+    /// The kernel carries the bytes, and calls are passed to it.
     Plain = 0,
-    /// The kernel, but a stream stands ready: waits can be ended by a doorbell.
+    /// The kernel carries the bytes, but a stream is attached: a doorbell can end waits.
     Proved = 1,
-    /// rx: the writer has switched; what it sent by TCP before is read first. Also while a reset
-    /// reads TCP into the copy of the unread.
+    /// rx: the writer has switched, and its earlier bytes are read from TCP first. Also while an
+    /// emulated reset moves what TCP holds into the unread copy.
     Draining = 2,
-    /// The link.
+    /// The link carries the bytes.
     Link = 3,
-    /// tx: TCP, after the bytes of the link that the reader did not take.
+    /// tx: demoted; TCP carries the bytes that the reader did not take from the ring, then new
+    /// ones.
     Resending = 4,
-    /// The parent of this process has the stream.
+    /// The stream belongs to the parent of this process.
     Inherited = 5,
-    /// rx, from another host: all bytes of the link are read, and TCP brings what the peer owes.
+    /// rx, between hosts: all bytes of the link are read, and TCP brings what the peer re-sends.
     Returning = 6,
 }
 
 /// What changes the state of a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Both ends have met, and have a stream.
+    /// Both ends have met and have a stream.
     Attached,
-    /// rx: the writer says at which byte of TCP the link begins.
+    /// rx: the writer has said at which byte of TCP the link begins.
     Switched,
     /// rx: TCP is read up to that byte. tx: this end writes to the link from now on.
     Entered,
-    /// rx: demoted; the peer sends again what was not read.
+    /// rx: demoted; the peer re-sends the unread bytes.
     Settled,
-    /// tx: demoted; this end sends again what was not read.
+    /// tx: demoted; this end re-sends the unread bytes.
     Sealed,
-    /// rx, from another host: demoted, and the link's bytes are read.
+    /// rx, between hosts: demoted, and the link's bytes are read.
     Returns,
-    /// rx, from another host: demoted, and all that was owed is read.
+    /// rx, between hosts: demoted, and everything owed is read.
     AllRead,
-    /// tx: TCP has taken all that was to be sent again.
+    /// tx: TCP has taken everything that was to be re-sent.
     AllSent,
-    /// tx: the peer has TCP's word for the end, and sends nothing on.
+    /// tx: TCP tells the peer of the end, and this end re-sends nothing.
     LeftToPeer,
-    /// rx: a reset keeps what TCP has for the program.
+    /// rx: an emulated reset begins to save what TCP holds unread.
     ResetBegins,
-    /// rx: it has all of that.
+    /// rx: the emulated reset has saved it.
     ResetOver,
-    /// A child's stream, which its parent has left meanwhile.
+    /// An inherited stream was found to have been left by the parent.
     ParentLeft,
-    /// A child's stream, which its parent has brought to TCP for it.
+    /// The parent has demoted an inherited stream for this child.
     HandedOver,
-    /// A stream between hosts is given up with whatever it holds.
+    /// A stream between hosts is given up with whatever bytes it holds.
     Abandoned,
-    /// A child parts with its parent's stream, unused.
+    /// A child drops its parent's stream without having used it.
     Disowned,
 }
 
@@ -95,27 +96,27 @@ impl Event {
     }
 }
 
-/// The state of one half. Zero is that of a new one.
+/// The state of one half; zero, [`State::Plain`], when new.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Cell(AtomicU8);
 
 impl Cell {
-    /// The state, for a decision that the half's lock will confirm.
+    /// The state as a hint: confirm a decision under the half's lock.
     #[inline]
     pub fn get(&self) -> State {
         decode(self.0.load(Ordering::Acquire))
     }
 
-    /// The state in the one order of all SeqCst operations: for a thread that has announced a call
-    /// or a wait, and looks whether the state has changed before.
+    /// The state by a SeqCst load: for a thread that has announced a call or a wait and must see a
+    /// state change that came before.
     #[inline]
     pub(crate) fn get_in_order(&self) -> State {
         decode(self.0.load(Ordering::SeqCst))
     }
 
-    /// Under the half's lock. In the same order, so that a thread that has changed the state, and
-    /// looks for calls and waits after that, misses none.
+    /// Changes the state; call under the half's lock. SeqCst, so that a thread that then looks for
+    /// announced calls and waits misses none.
     #[inline]
     pub fn on(&self, event: Event) {
         #[cfg(any(test, feature = "fault"))]
@@ -127,19 +128,19 @@ impl Cell {
         self.0.store(event.to() as u8, Ordering::SeqCst);
     }
 
-    /// In the child of a fork, which has one thread.
+    /// In the child of a fork, which has a single thread: the streams are the parent's.
     pub fn forked(&self) {
         if self.get() != State::Plain {
             self.0.store(State::Inherited as u8, Ordering::Relaxed);
         }
     }
 
-    /// The structure has another connection.
+    /// Resets the state for a new connection.
     pub fn renew(&self) {
         self.0.store(State::Plain as u8, Ordering::Relaxed);
     }
 
-    /// Any state, for a test of what happens in it.
+    /// Sets any state, for tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn put(&self, state: State) {
         self.0.store(state as u8, Ordering::SeqCst);
@@ -148,18 +149,18 @@ impl Cell {
 
 #[inline]
 fn decode(state: u8) -> State {
-    // SAFETY: only states are stored, and zero, with which a half begins, is one.
+    // SAFETY: the cell only ever holds zero (`Plain`) or a `State` stored as u8.
     unsafe { core::mem::transmute::<u8, State>(state) }
 }
 
-/// From which states an event comes, in a half for reading, for writing, or in either.
+/// The states from which each event may come, for reading and writing halves alike.
 #[cfg(any(test, feature = "fault"))]
 const TABLE: [(Event, &[State]); 15] = {
     use State::{Draining, Inherited, Link, Plain, Proved, Resending, Returning};
     [
         (Event::Attached, &[Plain]),
         (Event::Switched, &[Proved]),
-        // Between hosts nothing may be left to drain. tx: from Proved alone.
+        // Between hosts there may be nothing to drain. tx: from Proved only.
         (Event::Entered, &[Proved, Draining]),
         (Event::Settled, &[Proved, Draining, Link, Inherited]),
         (Event::Sealed, &[Proved, Link, Inherited]),
@@ -177,7 +178,7 @@ const TABLE: [(Event, &[State]); 15] = {
                 Plain, Proved, Draining, Link, Resending, Inherited, Returning,
             ],
         ),
-        // One half may have been brought to TCP already.
+        // One half may have been demoted already.
         (Event::Disowned, &[Plain, Resending, Inherited]),
     ]
 };
@@ -228,7 +229,7 @@ mod tests {
         State::Returning,
     ];
 
-    /// The states that a half comes to from Plain by these events, and by a fork.
+    /// The states that a half reaches from Plain by these events and by a fork.
     fn reached(events: &[Event]) -> Vec<State> {
         let mut known = vec![State::Plain];
         let mut at = 0;

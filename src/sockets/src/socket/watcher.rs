@@ -1,7 +1,7 @@
-//! Epoll sets, and the lists of poll and select, as sockets and links know them.
+//! Epoll sets, and the thread sets of poll and select, as sockets and links see them.
 //!
-//! What one is made of is the business of `readiness`, which gives its functions here when the
-//! first is made: until then no socket is in one.
+//! `readiness` implements them, and registers its functions here when it makes the first set.
+//! Before that no socket is in a set, and the calls below do nothing.
 
 use crate::socket::Socket;
 use core::sync::atomic::Ordering;
@@ -11,17 +11,18 @@ use sluice_fabric::sys::Fd;
 use sluice_runtime::fd_table::{Kind, Object};
 use std::sync::OnceLock;
 
-/// A set. Only ever by its address, which is that of the structure of `readiness`.
+/// A set, known only by the address of its structure in `readiness`.
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub struct Watcher([u8; 0]);
 
-// SAFETY: the same structure as that of `readiness`, of which it knows the address alone.
+// SAFETY: only entries made from a set of `readiness` have this kind, and a `Watcher` is its
+// address.
 unsafe impl Object for Watcher {
     const KIND: Kind = Kind::Set;
 }
 
-/// What `readiness` does.
+/// The functions of `readiness`.
 #[derive(Debug)]
 pub struct Calls {
     /// See [`Watcher::ring`].
@@ -60,39 +61,40 @@ pub struct Calls {
 
 static CALLS: OnceLock<Calls> = OnceLock::new();
 
-/// Called when the first set is made.
+/// Registers the functions of `readiness`; called when the first set is made.
 pub fn served_by(calls: Calls) {
     let _ = CALLS.set(calls);
 }
 
 impl Watcher {
-    /// Wakes one thread that sleeps in it.
+    /// Wakes one thread that sleeps in the set.
     pub fn ring(&'static self) {
         if let Some(calls) = CALLS.get() {
             (calls.ring)(self);
         }
     }
 
-    /// Is it a thread's own, for poll and select?
+    /// Returns whether the set is a thread's own, for poll and select.
     pub fn is_private(&'static self) -> bool {
         CALLS.get().is_some_and(|calls| (calls.is_private)(self))
     }
 
-    /// A registered socket has a stream.
+    /// A registered socket has got a stream.
     pub fn adopt_stream(&'static self, sock: &'static Socket) {
         if let Some(calls) = CALLS.get() {
             (calls.adopt_stream)(self, sock);
         }
     }
 
-    /// A registered socket's stream is over; its memory may be another stream's soon.
+    /// The stream of a registered socket has ended, and its index may be reused soon.
     pub fn forget_stream(&'static self, sock: &'static Socket, link: &'static Link, index: u32) {
         if let Some(calls) = CALLS.get() {
             (calls.forget_stream)(self, sock, link, index);
         }
     }
 
-    /// What a registered socket writes goes to TCP again. `waiters`: slots that wait for room.
+    /// A registered socket writes to TCP again. `waiters`: the slots that wait for space in its
+    /// ring.
     pub fn writes_by_tcp(&'static self, sock: &'static Socket, waiters: u64) {
         if let Some(calls) = CALLS.get() {
             (calls.writes_by_tcp)(self, sock, waiters);
@@ -106,42 +108,42 @@ impl Watcher {
         }
     }
 
-    /// Takes a number that lingers out of the kernel's set. False: not possible.
+    /// Takes the number of a socket that lingers out of the kernel's set. False: not possible.
     pub fn withdraw(&'static self, sock: &'static Socket, fd: c_int) -> bool {
         CALLS
             .get()
             .is_some_and(|calls| (calls.withdraw)(self, sock, fd))
     }
 
-    /// One more descriptor of this process is for it.
+    /// One more descriptor of this process refers to the set.
     pub fn add_entry(&'static self) {
         if let Some(calls) = CALLS.get() {
             (calls.add_entry)(self);
         }
     }
 
-    /// One less.
+    /// One descriptor less refers to the set.
     pub fn drop_entry(&'static self) {
         if let Some(calls) = CALLS.get() {
             (calls.drop_entry)(self);
         }
     }
 
-    /// No hook serves all that wait for it: what is in it stays on TCP.
+    /// The set is waited on where no hook serves it: its sockets stay on TCP.
     pub fn used_elsewhere(&'static self) {
         if let Some(calls) = CALLS.get() {
             (calls.used_elsewhere)(self);
         }
     }
 
-    /// The peer's doorbell for a slot of it has come, or the peer to its name.
+    /// The peer's doorbell for a slot of the set has come, or the peer has connected to its name.
     pub fn add_bell(&'static self, link: &'static Link, slot: u32, bell: Option<Fd>) {
         if let Some(calls) = CALLS.get() {
             (calls.add_bell)(self, link, slot, bell);
         }
     }
 
-    /// Takes the rings out of the doorbell of a slot.
+    /// Drains the doorbell of a slot.
     pub fn empty_bell(&'static self, link: &'static Link, slot: u32) {
         if let Some(calls) = CALLS.get() {
             (calls.empty_bell)(self, link, slot);
@@ -149,21 +151,21 @@ impl Watcher {
     }
 }
 
-/// Before a number of a socket that has others is closed.
+/// A descriptor of a socket that has others is about to be closed.
 pub fn number_goes(sock: &'static Socket, fd: c_int) {
     if let Some(calls) = CALLS.get() {
         (calls.number_goes)(sock, fd);
     }
 }
 
-/// A number of a socket was closed unseen.
+/// A descriptor of a socket was closed without a hook.
 pub fn number_gone(sock: &'static Socket, fd: c_int) {
     if let Some(calls) = CALLS.get() {
         (calls.number_gone)(sock, fd);
     }
 }
 
-/// Waiter slots, as a mask, of all sets that a socket is in, on its link.
+/// The slots, as a mask, on which the sets of a socket wait on its link.
 pub fn slots_of(sock: &'static Socket, link: &'static Link) -> u64 {
     CALLS.get().map_or(0, |calls| (calls.slots_of)(sock, link))
 }
@@ -175,7 +177,7 @@ pub fn link_lost(link: &'static Link) {
     }
 }
 
-/// A structure's sets, by index.
+/// The sets of a socket, by index.
 impl Socket {
     /// The set at index `i`, if any.
     pub fn set_at(&self, i: usize) -> Option<&'static Watcher> {

@@ -10,6 +10,7 @@ use sluice_fabric::sys;
 use sluice_fabric::verbs::fake::{self, Faults, Kind};
 use sluice_runtime::control_thread;
 use sluice_stream::record::{Nonce, Role};
+use sluice_transport::links;
 use sluice_transport::verbs;
 use sluice_transport::verbs::endpoint::{Endpoint, Hello, Lost, Note};
 use sluice_transport::verbs::queue::{self, BELL, QUEUE};
@@ -92,7 +93,7 @@ pub fn connect(kind: Kind, faults: Faults) -> [Host; 2] {
         ring_len: upgrade::ring_len,
         bell_goes: |_| {},
     });
-    verbs::set_used(true);
+    links::set_driven(true);
     let [(a, to_b), (b, to_a)] = fake::connection(kind, faults).map(Host::new);
     a.endpoint.heard(to_a);
     b.endpoint.heard(to_b);

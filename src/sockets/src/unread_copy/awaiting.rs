@@ -1,4 +1,4 @@
-//! Calls that wait until TCP brings what was in a link before.
+//! Waits until TCP brings what was on a link before.
 
 use super::owed::{SOME, owed_ns};
 use super::{are_others_reading, is_cut_off, is_over, renounce, unread_in_copy};
@@ -8,32 +8,30 @@ use crate::{remote, tcp};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
 
-/// After a peer was late, nobody waits so for so many times as long: a hostile one takes 5 % of our
-/// time at most.
+/// After a peer was late, no call waits for owed bytes for so many times as long: a hostile peer
+/// costs at most 5 % of our time.
 const OWED_PAUSE: u64 = 20;
 static PAUSES_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 /// Between two looks where the kernel gives no event.
 const OWED_NAP_NS: u64 = 200_000;
 
-/// As [`await_owed`], for the first of them to which anything is owed: a call that does not wait
-/// waits for one at most. False: there is none. What is not known to have been in a ring ([`SOME`])
-/// is left to readers.
+/// [`await_owed`] for the first socket to which a known number of bytes is owed: a call that does
+/// not wait waits for one at most. False: there is none. A socket owed [`SOME`] is left to readers.
 #[cold]
 pub fn await_first_of(mut socks: impl Iterator<Item = &'static Socket>) -> bool {
     let owes = |sock: &&Socket| !matches!(sock.rx.owed.load(Ordering::Relaxed), 0 | SOME);
     socks.find(owes).map(await_owed).is_some()
 }
 
-/// Bytes lay in the ring when the stream was demoted, and the program may know of them (its poll
-/// said so, or a message of the peer's by another way). On TCP they would be there: a call that
-/// does not wait finds them, too. Waits until the first of them is on TCP.
-/// [`Interrupted`](Waited::Interrupted): none of them comes, and a signal did meanwhile, which a
-/// call that goes on to wait tells.
+/// Waits until the first owed byte is on TCP. The bytes lay in the ring when the stream was
+/// demoted, and the program may know of them, from poll or from the peer: on TCP a call that does
+/// not wait would find them. [`Interrupted`](Waited::Interrupted): none has come, and a signal
+/// handler ran meanwhile.
 #[cold]
 pub fn await_owed(sock: &'static Socket) -> Waited {
     let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
     if owed == SOME {
-        // Of these one call waits.
+        // Only one call waits for an unknown number.
         sock.rx.owed.store(0, Ordering::Relaxed);
     }
     if read >= owed {
@@ -54,11 +52,10 @@ pub fn await_owed(sock: &'static Socket) -> Waited {
     let mut shown = sys::poll_one(fd, libc::POLLIN, Some(most));
     let mut late = shown == Ok(0);
     let mut was_interrupted = false;
-    // After the program's SHUT_RD the kernel always says that there is something, and gives no
-    // event when there is.
+    // After SHUT_RD the kernel always reports POLLIN, and gives no event when bytes come.
     while !late && !tcp::has_bytes(fd) && !tcp::has_ended(fd) {
         if shown == Err(libc::EINTR) {
-            // On TCP they would lie there, and no signal keeps a call from finding them.
+            // On TCP the bytes would be there, and a signal would not keep the call from them.
             was_interrupted = true;
             if renounce_if(sock, || are_others_reading(sock, fd)) {
                 return Waited::Interrupted;
@@ -78,8 +75,8 @@ pub fn await_owed(sock: &'static Socket) -> Waited {
     }
 }
 
-/// As [`await_owed`], until all of them are: for a call that tells how many there are, or is
-/// nobody's to follow. False: not all.
+/// Like [`await_owed`], but for all owed bytes: for a call that reports their number, or hands the
+/// socket to a reader without hooks. False: some are missing.
 #[cold]
 pub fn await_all_owed(sock: &'static Socket) -> bool {
     if sock.rx.owed.load(Ordering::Relaxed) == 0 {
@@ -89,8 +86,7 @@ pub fn await_all_owed(sock: &'static Socket) -> bool {
     await_rest_owed(sock, u64::MAX, owed_ns())
 }
 
-/// As [`await_owed`], until there is as much as the call asks for, or TCP takes no more of it
-/// before some is read.
+/// Like [`await_owed`], but until TCP has as many as the call asks for, or has no room for more.
 #[cold]
 pub(crate) fn await_owed_for(sock: &'static Socket, asked: usize) -> Waited {
     let waited = await_owed(sock);
@@ -100,15 +96,15 @@ pub(crate) fn await_owed_for(sock: &'static Socket, asked: usize) -> Waited {
     waited
 }
 
-/// Where so long no more comes, TCP has no room, in ns.
+/// If nothing more comes for so long, in ns, TCP has no room.
 const STILL_NS: u64 = 3_000_000;
 
-/// After [`await_owed`]: until `most` of what is owed is on TCP, or nothing more has come for
-/// `still_ns`. False: there is not so much.
+/// After [`await_owed`]: waits until `most` of the owed bytes are on TCP, or nothing more has come
+/// for `still_ns`. False: fewer are there.
 fn await_rest_owed(sock: &'static Socket, most: u64, still_ns: u64) -> bool {
     let (mut last, mut end) = (0, sys::now_ns() + still_ns);
     loop {
-        // 0 where the peer was late.
+        // 0 if the peer was late.
         let owed = sock.rx.owed.load(Ordering::Relaxed);
         let missing = owed.saturating_sub(sock.rx.kernel_bytes()).min(most);
         let fd = sock.fd.load(Ordering::Relaxed);
@@ -127,13 +123,13 @@ fn await_rest_owed(sock: &'static Socket, most: u64, still_ns: u64) -> bool {
     }
 }
 
-/// How many bytes TCP has brought, also those that nobody has read.
+/// How many bytes TCP has brought, read or not.
 pub fn by_tcp(sock: &Socket) -> u64 {
     sock.rx.kernel_bytes() + tcp::unread(sock.fd.load(Ordering::Relaxed))
 }
 
-/// A stream was demoted, and the program is about to end what it reads: waits until TCP has
-/// [brought](by_tcp) so many bytes. What is not there by then is the copy's.
+/// The program is about to shut down reading after a demotion: waits until TCP has
+/// [brought](by_tcp) `bytes`. The rest must come from the copy.
 pub(crate) fn await_by_tcp(sock: &'static Socket, bytes: u64) {
     let begin = sys::now_ns();
     if begin < PAUSES_UNTIL_NS.load(Ordering::Relaxed) {
@@ -152,16 +148,16 @@ pub(crate) fn await_by_tcp(sock: &'static Socket, bytes: u64) {
     }
 }
 
-/// Has TCP bring what is owed, so that later calls look for none of it: the program is about to
-/// lose what that takes. One whose peer is late goes on looking.
+/// Waits for everything owed and then forgets the debt, since the program is about to give up what
+/// later waits need. If the peer is late, the debt stays.
 pub fn call_in(sock: &'static Socket) {
     if await_all_owed(sock) {
         renounce_if(sock, || true);
     }
 }
 
-/// Has TCP bring what is owed to a program that reads on where nobody counts: no later call can
-/// know what of it is still to come. What TCP has ended without stays for a reader by hooks.
+/// Waits for everything owed before the program reads on past the hooks, where reads are not
+/// counted. Bytes that TCP has ended without stay in the copy for a reader by hooks.
 pub(crate) fn part_with(sock: &'static Socket) {
     if sock.rx.owed.load(Ordering::Relaxed) == 0 {
         return;
@@ -172,12 +168,12 @@ pub(crate) fn part_with(sock: &'static Socket) {
     });
 }
 
-/// A peer was late.
+/// A peer was late: see [`OWED_PAUSE`].
 fn pause() {
     PAUSES_UNTIL_NS.store(sys::now_ns() + OWED_PAUSE * owed_ns(), Ordering::Relaxed);
 }
 
-/// Whether it did.
+/// Renounces under the rx lock if `is_so`. Returns whether it did.
 fn renounce_if(sock: &'static Socket, is_so: impl Fn() -> bool) -> bool {
     let Ok(_section) = sock.rx.lock.enter() else {
         return false;
@@ -189,7 +185,7 @@ fn renounce_if(sock: &'static Socket, is_so: impl Fn() -> bool) -> bool {
     renounces
 }
 
-/// Nobody waits for what is owed any more; but what is kept of it is still watched.
+/// No call waits for owed bytes any more. If there is a copy, the count stays, to watch the copy.
 fn settle(sock: &'static Socket) {
     if !sock.unread_copy.are_kept() {
         sock.rx.owed.store(0, Ordering::Relaxed);

@@ -1,40 +1,41 @@
-//! The copy itself.
+//! The memory of the unread copy.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use libc::c_int;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sys;
 
-/// The copy; changed under the rx lock. Its last byte is that of TCP at
+/// The copy; changed under the rx lock. It ends at TCP's byte count
 /// [`owed`](crate::socket::Half::owed).
 #[derive(Debug)]
 pub struct UnreadCopy {
     pub(super) base: AtomicPtr<u8>,
     pub(super) len: AtomicUsize,
-    /// The bytes that have been taken out of it.
+    /// So many bytes have been taken out of it.
     pub(super) taken: AtomicUsize,
-    /// There is one, and a relative has it.
+    /// There is a copy, and a relative has it.
     pub(super) lost: AtomicBool,
-    /// Nothing of it comes by TCP.
+    /// TCP brings nothing of it.
     pub(super) whole: AtomicBool,
-    /// So it will be: the program has shut both halves down before either end left the link.
+    /// A copy will be whole: the program has shut down both halves while both ends were on the
+    /// link.
     pub(super) expected: AtomicBool,
 }
 
 impl UnreadCopy {
-    /// Is there a copy, here or at a relative?
+    /// Returns whether there is a copy, here or in a relative.
     #[inline]
     pub(crate) fn are_kept(&self) -> bool {
         !self.base.load(Ordering::Relaxed).is_null() || self.are_lost()
     }
 
-    /// Has a relative the copy?
+    /// Returns whether a relative has the copy.
     pub(super) fn are_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Under the rx lock: the peer knows that both halves are shut down before it can leave the
-    /// link, and sends nothing of it again.
+    /// The program has shut down both halves, which the peer learns before it can leave the link,
+    /// so the peer will re-send nothing. Call with the rx lock held.
     pub(crate) fn expect_whole(&self) {
         self.expected.store(true, Ordering::Relaxed);
     }
@@ -48,8 +49,8 @@ impl UnreadCopy {
         self.whole.load(Ordering::Relaxed)
     }
 
-    /// Keeps `start..end` of the ring; of a `whole` copy TCP brings nothing. Pages of its own: a
-    /// handler may have interrupted malloc.
+    /// Keeps `start..end` of the ring; of a `whole` copy TCP brings nothing. Uses pages of its own,
+    /// since a signal handler may have interrupted malloc.
     pub fn keep(&self, ring: Ring, start: u64, end: u64, whole: bool) {
         self.forget();
         let len = end.wrapping_sub(start);
@@ -61,7 +62,7 @@ impl UnreadCopy {
         };
         let mut to = base;
         for (from, n) in ring.pieces(start, len) {
-            // SAFETY: inside the ring, and the new mapping is as long as both pieces.
+            // SAFETY: inside the ring, and the new mapping is as long as both pieces together.
             unsafe {
                 core::ptr::copy_nonoverlapping(from, to, n);
                 to = to.add(n);
@@ -70,9 +71,8 @@ impl UnreadCopy {
         self.hold(base, len as usize, whole);
     }
 
-    /// The same of the `len` bytes that TCP holds unread at most, which are read: they come before
-    /// what is kept already, of which nothing has been taken. How many bytes are kept then; `None`:
-    /// as they were.
+    /// Reads at most `len` unread bytes from TCP and puts them before what is kept, of which
+    /// nothing has been taken. Returns how many bytes are kept then; `None`: nothing has changed.
     pub(super) fn keep_of_tcp(&self, fd: c_int, len: usize) -> Option<usize> {
         let after = self.base.load(Ordering::Relaxed);
         let kept = if self.are_kept() {
@@ -83,7 +83,7 @@ impl UnreadCopy {
         let base = sys::map_zeroes(len + kept, false).ok()?;
         let mut got = 0;
         while got < len {
-            // SAFETY: in the front of the new mapping.
+            // SAFETY: `len - got` bytes of the new mapping follow `base + got`.
             match unsafe { sys::recv(fd, base.add(got), len - got, libc::MSG_DONTWAIT) } {
                 Ok(n) if n > 0 => got += n,
                 Err(libc::EINTR) => {}
@@ -91,7 +91,8 @@ impl UnreadCopy {
             }
         }
         if kept != 0 {
-            // SAFETY: the copy, under its lock, and room for it.
+            // SAFETY: the old copy has `kept` bytes and does not change under the rx lock; as many
+            // are left in the new mapping.
             unsafe { core::ptr::copy_nonoverlapping(after, base.add(got), kept) };
         }
         self.forget();
@@ -99,7 +100,7 @@ impl UnreadCopy {
         Some(got + kept)
     }
 
-    /// A relative has the copy of so many bytes.
+    /// Notes that a relative has the copy, of `len` bytes.
     pub(super) fn lose(&self, len: usize, whole: bool) {
         self.forget();
         self.hold(core::ptr::null_mut(), len, whole);
@@ -113,14 +114,15 @@ impl UnreadCopy {
         self.base.store(base, Ordering::Relaxed);
     }
 
-    /// Nobody needs the copy any more.
+    /// Frees the copy.
     pub fn forget(&self) {
         for flag in [&self.whole, &self.expected, &self.lost] {
             flag.store(false, Ordering::Relaxed);
         }
         let base = self.base.swap(core::ptr::null_mut(), Ordering::Relaxed);
         if !base.is_null() {
-            // SAFETY: mapped by `keep` with this length; readers hold the same lock.
+            // SAFETY: a mapping of this length by `keep` or `keep_of_tcp`; readers hold the rx
+            // lock, too.
             unsafe { sys::unmap(base, self.len.load(Ordering::Relaxed)) };
         }
     }

@@ -1,7 +1,7 @@
 //! What the peer says: each message that came, checked before it counts.
 
 use super::Pump;
-use super::words::Came;
+use super::types::Came;
 use crate::error::{Error, PeerFault};
 use crate::record::Step;
 use crate::wire::{CONTROL_LEN, Control, Immediate, Notice};

@@ -33,7 +33,7 @@ mod testing;
 mod tests;
 #[cfg(test)]
 mod tests_direct;
-mod words;
+mod types;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -51,7 +51,7 @@ use direct::{Lending, Written};
 use due::Due;
 use fence::Fences;
 use flow::{Flow, Said};
-pub use words::{Came, Lent, Message, Opening, Stepped, Terms, What};
+pub use types::{Came, Lent, Message, Opening, Stepped, Terms, What};
 
 /// A message given to the device.
 #[derive(Debug, Clone, Copy)]

@@ -24,25 +24,25 @@ unsafe impl Sync for ControlMemory {}
 const SLOTS_LEN: usize = RECEIVES as usize * CONTROL_LEN;
 /// One more than there are receives: RDMA READs of fences go there.
 const SAID_LEN: usize = (RECEIVES as usize + 1) * size_of::<Said>();
-const SMALL_LEN: usize = (2 * SLOTS_LEN + SAID_LEN).next_multiple_of(4096);
+const LEN: usize = (2 * SLOTS_LEN + SAID_LEN).next_multiple_of(4096);
 
 impl ControlMemory {
     pub fn new(domain: &Domain) -> Result<Self, Errno> {
         // Shared: after a fork a write would copy a private page, and the device keep the old one.
-        let at = sys::map_zeroes(SMALL_LEN, true)?;
-        // SAFETY: `SMALL_LEN` bytes are mapped, until `drop` unmaps them after the queue pair.
+        let at = sys::map_zeroes(LEN, true)?;
+        // SAFETY: `LEN` bytes are mapped, until `drop` unmaps them after the queue pair.
         let registered = unsafe { Self::register(domain, at) };
         if registered.is_err() {
             // SAFETY: mapped here, and no region of it is registered.
-            unsafe { sys::unmap(at, SMALL_LEN) };
+            unsafe { sys::unmap(at, LEN) };
         }
         registered
     }
 
     /// # Safety
-    /// [`SMALL_LEN`] bytes are mapped at `at`, and stay so while a queue pair uses the regions.
+    /// [`LEN`] bytes are mapped at `at`, and stay so while a queue pair uses the regions.
     unsafe fn register(domain: &Domain, at: *mut u8) -> Result<Self, Errno> {
-        // SAFETY: three parts of the `SMALL_LEN` bytes that are mapped by this function's contract.
+        // SAFETY: three parts of the `LEN` bytes that are mapped by this function's contract.
         unsafe {
             // The peer also READs here, to prove that its earlier writes have landed.
             let slots = domain.share(at, SLOTS_LEN)?;
@@ -86,6 +86,6 @@ impl Drop for ControlMemory {
     fn drop(&mut self) {
         // SAFETY: `new` mapped it. `EndpointState` drops its queue pair before this, so the device
         // uses none of the regions any more; a region's registration outlives the mapping.
-        unsafe { sys::unmap(self.at, SMALL_LEN) };
+        unsafe { sys::unmap(self.at, LEN) };
     }
 }

@@ -87,7 +87,7 @@ impl Endpoint {
         let device = id.device()?;
         let domain = Domain::new(device)?;
         let share = Share::of(device)?;
-        let small = ControlMemory::new(&domain)?;
+        let control = ControlMemory::new(&domain)?;
         let pair = share.pair(&id, &domain, SHAPE)?;
         let terms = Terms {
             ours: RECEIVES,
@@ -105,7 +105,7 @@ impl Endpoint {
             share,
             endpoint: self,
             slabs: Slabs::default(),
-            small,
+            control,
             domain,
             pump: Pump::new(terms).map_err(|_| libc::EINVAL)?,
             complete: 0,
@@ -129,8 +129,8 @@ impl Endpoint {
             flag.store(false, Ordering::Relaxed);
         }
         let hello = Hello {
-            place: inner.small.slots.first(),
-            key: inner.small.slots.remote_key(),
+            place: inner.control.slots.first(),
+            key: inner.control.slots.remote_key(),
         };
         let mut place = self.inner.lock().ok_or(libc::EBUSY)?;
         if place.is_some() {
@@ -544,15 +544,15 @@ impl Endpoint {
             News::Came { slot, said } => {
                 // SAFETY: the receive has completed, so the device has no use for its buffer.
                 let said =
-                    said.unwrap_or_else(|| unsafe { inner.small.said(slot).read_volatile() });
+                    said.unwrap_or_else(|| unsafe { inner.control.said(slot).read_volatile() });
                 if inner.lost.is_none() {
                     inner.receive(slot).map_err(|_| Lost::Device(0))?;
                 }
-                let EndpointState { pump, small, .. } = inner;
+                let EndpointState { pump, control, .. } = inner;
                 let came = pump.on_came(said.word, said.len, |slot| {
                     // SAFETY: `slot` returns an aligned place in the mapping. Copied, since the
                     // peer can write there at any moment.
-                    unsafe { small.slot(slot).read_volatile() }
+                    unsafe { control.slot(slot).read_volatile() }
                 })?;
                 match came {
                     Came::Bytes(stream, _) | Came::Direct(stream, _) => self.bring(inner, stream),

@@ -77,7 +77,7 @@ pub struct EndpointState {
     pub(crate) share: Share,
     pub(crate) endpoint: &'static Endpoint,
     pub(crate) slabs: Slabs,
-    pub(crate) small: ControlMemory,
+    pub(crate) control: ControlMemory,
     pub(crate) domain: Domain,
     /// Plays the far side of the streams' rings.
     pub pump: Pump,
@@ -116,8 +116,9 @@ impl EndpointState {
     }
 
     pub(crate) fn receive(&self, slot: u64) -> Result<(), Errno> {
-        let into = (!self.immediate).then(|| (self.small.said(slot), self.small.said.local_key()));
-        // SAFETY: the buffer lives as long as the queue pair: `small` is dropped after `pair`.
+        let into =
+            (!self.immediate).then(|| (self.control.said(slot), self.control.said.local_key()));
+        // SAFETY: the buffer lives as long as the queue pair: `control` is dropped after `pair`.
         unsafe { self.pair.receive(slot, into) }
     }
 
@@ -228,7 +229,7 @@ impl EndpointState {
     /// An RDMA READ, which completes after all earlier WRITEs have landed.
     pub(crate) fn proof(&self) -> Proof {
         Proof {
-            into: self.small.sink(),
+            into: self.control.sink(),
             from: (self.peer.place, self.peer.key),
         }
     }
@@ -269,7 +270,7 @@ impl EndpointState {
                 ((at, len, key), to)
             }
             What::Control { slot, bytes } => {
-                let out = self.small.out(slot);
+                let out = self.control.out(slot);
                 // SAFETY: `out` is in the mapping, and the peer has read the message that was
                 // there.
                 unsafe { out.write(bytes) };
@@ -279,7 +280,7 @@ impl EndpointState {
                 let from = (
                     out.cast_const().cast(),
                     CONTROL_LEN as u32,
-                    self.small.out.local_key(),
+                    self.control.out.local_key(),
                 );
                 (from, (to, self.peer.key))
             }

@@ -6,7 +6,6 @@
 //!   completions for each queue pair.
 //! * `memory`, `control_memory`: registered parts of the arena, and registered memory beside it.
 //! * `terms`: constants and messages that these files share.
-//! * `links`: what threads that look at a link, or sleep on it, call.
 //! * `users`: callbacks into the layers above.
 //! * `mode`: which direct transfers are made.
 //!
@@ -17,17 +16,13 @@ mod direct_qp;
 pub mod endpoint;
 pub mod endpoint_state;
 mod inbox;
-mod links;
 pub mod memory;
 pub mod mode;
 pub mod queue;
 mod stream_slots;
-mod terms;
+pub(crate) mod terms;
 pub mod users;
 
 pub use endpoint::endpoint_of;
-pub use links::{arm, drive, is_to_another_host, left, moved};
 pub use mode::least;
-pub use queue::{arm_all, bell, drive_all, unbell, watch};
-/// True if this process has looked for other hosts.
-pub use sluice_runtime::thread::{runs_devices as is_used, set_runs_devices as set_used};
+pub use queue::watch;

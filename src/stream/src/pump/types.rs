@@ -1,4 +1,4 @@
-//! What the pump and its caller say to each other.
+//! Types that the pump and its caller exchange.
 
 use crate::config::Mode;
 use crate::record::{Nonce, Role};

@@ -1,14 +1,12 @@
-//! What threads that look at a link to another host, or sleep on it, call.
+//! What threads call that look at links or sleep on them. Nobody has to drive a link in memory, so
+//! for one of those these do nothing.
 
-use super::endpoint::endpoint_of;
-use super::terms::Lost;
+use crate::verbs::endpoint::endpoint_of;
+pub use crate::verbs::queue::{arm_all, bell, drive_all, unbell};
+use crate::verbs::terms::Lost;
 use sluice_fabric::shm::Link;
-
-/// True if the link leads to another host.
-#[inline]
-pub fn is_to_another_host(link: &Link) -> bool {
-    link.keeper() != 0
-}
+/// Whether this process has looked for other hosts: some link may have to be driven.
+pub use sluice_runtime::thread::{runs_devices as are_driven, set_runs_devices as set_driven};
 
 /// The program moved a cursor of stream `index`. False if no endpoint plays the other end.
 #[inline]

@@ -3,7 +3,7 @@
 use crate::demote::{self, Which};
 use crate::finish::{self, Patience};
 use crate::socket::{self, Event, SETS, Socket, State};
-use crate::{direct, jobs, leave, report, resend, tcp, unread_copy, why};
+use crate::{direct, inherited, jobs, leave, report, resend, tcp, unread_copy, why};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -23,8 +23,7 @@ pub fn reset_if_unread(sock: &'static Socket, fd: c_int) {
 /// written goes to TCP; with unread input the connection will be reset, as on TCP. Returns whether
 /// the peer's library, on another host, may still write a record to TCP.
 pub fn part(sock: &'static Socket, reason: Reason) -> bool {
-    let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
-    if inherited {
+    if inherited::is_inherited(sock) {
         // The parent's stream: a child's close does not concern it.
         abandon_inherited(sock);
         return false;

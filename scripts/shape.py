@@ -207,7 +207,7 @@ def measures():
     def lines(paths, pattern, of=without_comments):
         return [at(f, n) for f in paths for n, l in enumerate(of(code_of(f)).splitlines(), 1) if re.search(pattern, l)]
 
-    apart = {("transport", "verbs"), ("sockets", "remote"), ("rendezvous", "hosts")}
+    apart = {("transport", "verbs"), ("sockets", "carrier"), ("rendezvous", "hosts")}
     above = [f for f in files if module_of(f)[:2] not in apart]
     long = [f"{at(f, n)} {fn} {size}" for f in every for fn, n, size in functions(f) if size > FUNCTION]
     same = lambda text: text  # noqa: E731
@@ -215,7 +215,7 @@ def measures():
     out = {f"lines of {p}": (sum(len(f.read_text().splitlines()) for f in sources[p]), []) for p in PACKAGES}
     out |= {
         "files in the largest circle": (len(circle[0]) if circle else 0, [name(f) for f in circle[0]] if circle else []),
-        "is_remote( elsewhere": (0, lines(above, r"\bis_remote\(")),
+        "is_remote( elsewhere": (0, lines(above, r"\bis_remote\(|\bremote::")),
         "unlock by hand above fabric": (0, lines(files + sources["preload"], r"\.unlock\(")),
         "ignored locks": (0, lines(files, r"let _ = .*\.(lock|enter)\(")),
         "public flags of a socket": (0, lines([sock], r"^\s*pub(?:\([^)]*\))? \w+: Atomic(Bool|U8)")),

@@ -7,7 +7,6 @@ use sluice_fabric::shm;
 use sluice_runtime::credentials;
 use sluice_runtime::{caller, control_thread, fd_table, process, rights, seccomp, thread};
 use sluice_sockets::demote::{self, Which};
-use sluice_sockets::inherited::is_inherited;
 use sluice_sockets::linger::{self, end_before_record};
 use sluice_sockets::socket::{self, CALL_BITS, Half, Socket, State};
 use sluice_sockets::{descriptors, finish, give_up, io_wait, meeting, prefix, report};
@@ -214,7 +213,7 @@ pub fn before_exec() {
     process::set_executing(true);
     socket::for_all(|sock| {
         sock.synchronize_locks();
-        if forked && is_inherited(sock) && !is_for_new_image(sock) && !parent_closed(sock) {
+        if forked && sock.is_inherited() && !is_for_new_image(sock) && !parent_closed(sock) {
             return;
         }
         demote::demote(sock, Which::Both, Reason::Exec);

@@ -16,7 +16,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm;
 use sluice_runtime::{control_thread, own_fds, process};
 use sluice_sockets::demote::{self, Which};
-use sluice_sockets::inherited::is_inherited;
 use sluice_sockets::socket::{self, Socket, State};
 use sluice_sockets::{finish, fork_shared, give_up};
 use sluice_stats::Reason;
@@ -39,7 +38,7 @@ pub fn part() {
     let mut are_back = true;
     socket::for_all(|sock| {
         let shared = sock.family().is_some_and(|family| family.is_shared(me));
-        if !shared && !is_inherited(sock) {
+        if !shared && !sock.is_inherited() {
             return;
         }
         if shared {
@@ -49,7 +48,7 @@ pub fn part() {
             demote::demote(sock, Which::Both, Reason::Fork);
         }
         finish::blocking(sock, Reason::Fork);
-        if is_inherited(sock) || sock.tx.state() == State::Resending {
+        if sock.is_inherited() || sock.tx.state() == State::Resending {
             are_back = false;
         } else if shared {
             sock.detach_family();

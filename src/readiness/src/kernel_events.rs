@@ -18,7 +18,7 @@ use sluice_fabric::sys;
 use sluice_sockets::emulated_reset::{self, Resetting};
 use sluice_sockets::events::kernel_ready;
 use sluice_sockets::socket::Socket;
-use sluice_sockets::{peer_end, remote, tcp};
+use sluice_sockets::{carrier, peer_end, tcp};
 use sluice_transport::links;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
@@ -27,7 +27,7 @@ pub(super) const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 /// When a look at the kernel began.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moment {
-    /// [`remote::records`] by then.
+    /// [`carrier::records_removed`] by then.
     records: u64,
 }
 
@@ -41,7 +41,7 @@ impl Moment {
     #[inline]
     pub fn now() -> Self {
         Self {
-            records: remote::records(),
+            records: carrier::records_removed(),
         }
     }
 
@@ -80,7 +80,7 @@ fn may_be_reset(sock: &Socket, told: c_short) -> bool {
 /// Must the program not see as it is what the kernel `told` of the socket, in a look that began at
 /// `since`?
 pub(super) fn is_doubtful(sock: &Socket, told: c_short, since: Moment) -> bool {
-    let record = remote::reads_link(sock) || since.is_before_record(sock) || is_low_changed(sock);
+    let record = carrier::reads_link(sock) || since.is_before_record(sock) || is_low_changed(sock);
     // Of a reset made since the look, the kernel can have told the end alone, or what came before.
     let is_reset = || is_of_interest(told) && emulated_reset::resetting(sock) != Resetting::None;
     told & READ != 0 && record || may_be_reset(sock, told) || is_reset()
@@ -102,7 +102,7 @@ pub(super) fn correct(
     if may_be_reset(sock, told) && peer_end::end_is_told(sock) {
         told = kernel_ready(sock.fd.load(Ordering::Relaxed), asked);
     }
-    let mut hides = remote::hears(sock);
+    let mut hides = carrier::hears(sock);
     emulated_reset::let_end(sock);
     if since.is_before_record(sock) || emulated_reset::resetting(sock) == Resetting::Made {
         // What was told of room stays: neither a record nor the first step of a reset is about it.
@@ -111,7 +111,7 @@ pub(super) fn correct(
             let heard = sock.heard.load(Ordering::SeqCst);
             let now = kernel_ready(sock.fd.load(Ordering::Relaxed), asked & !WRITE);
             told = now & !libc::POLLNVAL | room;
-            hides = remote::hides_tcp(sock);
+            hides = carrier::hides_tcp(sock);
             if hides || sock.heard.load(Ordering::SeqCst) == heard {
                 break;
             }
@@ -186,7 +186,7 @@ pub(super) fn ask(sock: &Socket, asked: c_short) -> c_short {
     if may_be_reset(sock, told) {
         told &= !(READ | libc::POLLRDHUP);
     }
-    if far && told & libc::POLLRDHUP == 0 && remote::reads_link(sock) {
+    if far && told & libc::POLLRDHUP == 0 && carrier::reads_link(sock) {
         told &= !READ;
     }
     told & (asked | libc::POLLERR | libc::POLLHUP)
@@ -370,7 +370,7 @@ mod tests {
     mod records {
         use super::*;
         use crate::poll;
-        use sluice_sockets::remote;
+        use sluice_sockets::carrier;
         use sluice_transport::verbs::endpoint::Endpoint;
         use std::io::Write;
 
@@ -396,7 +396,7 @@ mod tests {
                 link,
                 index,
             };
-            assert!(remote::reads_link(sock));
+            assert!(carrier::reads_link(sock));
             far
         }
 
@@ -414,7 +414,7 @@ mod tests {
                 // SAFETY: room of ours.
                 let got = unsafe { sys::recv(fd, gone.as_mut_ptr(), len, libc::MSG_DONTWAIT) };
                 assert_eq!(got, Ok(len));
-                remote::note_removed(self.sock);
+                carrier::note_removed(self.sock);
                 for half in [&self.sock.rx, &self.sock.tx] {
                     half.state.put(State::Plain);
                 }

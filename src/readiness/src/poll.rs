@@ -15,7 +15,6 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_runtime::{caller, fd_table, seccomp, spin};
 use sluice_sockets::demote::{self, Which};
-use sluice_sockets::inherited::is_inherited;
 use sluice_sockets::io_wait::{self, Announcement};
 use sluice_sockets::socket::{Socket, State};
 use sluice_sockets::unread_copy::{self, awaiting};
@@ -47,7 +46,7 @@ pub(super) fn own(sock: &'static Socket) -> bool {
         awaiting::await_owed(sock);
     }
     // Else the parent still sends again, and the kernel says the rest.
-    sock.is_accelerated() && !is_inherited(sock)
+    sock.is_accelerated() && !sock.is_inherited()
 }
 
 /// The tracked socket that an entry names, if it is one.

@@ -17,8 +17,8 @@ use sluice_fabric::sys;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::spin;
 use sluice_sockets::events::{self, READABLE, WRITABLE};
+use sluice_sockets::jobs;
 use sluice_sockets::socket::{Socket, State};
-use sluice_sockets::{demote, jobs};
 use sluice_transport::links;
 
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -207,7 +207,7 @@ impl Set {
         let once = reg.events & ONESHOT != 0;
         // A stream on its way back to TCP: the kernel is asked, too. ONESHOT would get no later
         // event, and a level-triggered answer contains all that is so.
-        let is_going = (level || once) && demote::is_sealed(&sock.tx);
+        let is_going = (level || once) && sock.tx.is_sealed();
         let writes = sock.tx.state() == State::Link && !is_going;
         let asked = writes && stop_asking(sock, bit);
         if asked {

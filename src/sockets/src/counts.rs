@@ -3,7 +3,7 @@
 use crate::socket::{Socket, State};
 use crate::unread_copy::{self, awaiting};
 use crate::verdict::{Error, Pass, Verdict};
-use crate::{demote, events, remote, tcp};
+use crate::{carrier, demote, events, tcp};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::layout::Direction;
@@ -61,7 +61,7 @@ fn count(sock: &'static Socket, fd: c_int, request: u64) -> Option<Result<c_int,
         }
     };
     // What TCP holds after the peer's switch is a record, not bytes of the program.
-    let of_link = request == libc::FIONREAD && remote::hides_tcp(sock);
+    let of_link = request == libc::FIONREAD && carrier::hides_tcp(sock);
     Some(kernel.map(|kernel| {
         let kernel = if of_link { 0 } else { kernel };
         u64::try_from(kernel)

@@ -1,7 +1,6 @@
 //! The life of a descriptor, from socket() to the last close().
 
 use crate::demote::{self, Which};
-use crate::inherited::is_inherited;
 use crate::linger::{self, end_before_record, goes_on, linger, part, reset_if_unread, withdraw};
 use crate::resend::{self, Resent};
 use crate::socket::watcher::{self, Watcher};
@@ -209,9 +208,9 @@ pub fn shutdown(sock: &'static Socket, fd: c_int, how: c_int) -> Verdict {
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         after_tcp::acts_on(sock);
         Known::of(sock).shuts();
-        demote::tell_end(sock);
+        crate::carrier::tell_end(sock);
         if how == libc::SHUT_RDWR {
-            crate::remote::wants_no_answer(sock);
+            crate::carrier::wants_no_answer(sock);
         }
         let later = ends_later(sock);
         if both || sock.is_accelerated() {
@@ -252,7 +251,7 @@ fn ends_later(sock: &'static Socket) -> bool {
     /// Longest wait for another host to say how far it has read, which the re-send needs.
     const WORD_NS: u64 = 20_000_000;
     demote::demote(sock, Which::Tx, Reason::Shutdown);
-    if !control_thread::is_running() || is_inherited(sock) {
+    if !control_thread::is_running() || sock.is_inherited() {
         finish::blocking(sock, Reason::Shutdown);
         return false;
     }
@@ -265,8 +264,8 @@ fn ends_later(sock: &'static Socket) -> bool {
     if sock.tx.state() != State::Resending {
         return false;
     }
-    if resend::resend_now(sock) == Resent::Held {
-        crate::remote::finish_within(sock, WORD_NS);
+    if finish::resend_now(sock) == Resent::Held {
+        crate::carrier::finish_within(sock, WORD_NS);
     }
     let Ok(_section) = sock.tx.lock.enter() else {
         return false;
@@ -335,7 +334,7 @@ fn end_input(sock: &'static Socket) {
     {
         dir.rx_wishes.set_over();
         // An end that seals from now on sees `is_over`.
-        if !demote::is_sealed(&sock.rx) {
+        if !sock.rx.is_sealed() {
             sock.unread_copy.expect_whole();
         }
     }
@@ -348,7 +347,7 @@ pub fn before_disconnect(sock: &'static Socket) {
     meeting::forget(sock);
     sock.synchronize_locks();
     if sock.is_accelerated() {
-        crate::remote::deliver(sock);
+        crate::carrier::deliver(sock);
         linger::leave_to_peer(sock, Reason::Disconnected);
     }
     if let Ok(_section) = sock.rx.lock.enter() {

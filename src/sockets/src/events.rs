@@ -1,7 +1,7 @@
 //! The readiness of a socket's stream, for poll, select and epoll.
 
 use crate::socket::{Socket, State};
-use crate::{remote, tcp, wake};
+use crate::{carrier, tcp, wake};
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sluice_fabric::layout::Direction;
 use sluice_fabric::sys;
@@ -79,7 +79,7 @@ fn can_read(sock: &'static Socket, dir: &Direction) -> bool {
         State::Link => {
             if low > unread {
                 let ring_len = sock.rx.ring().map_or(0, |ring| ring.len());
-                remote::wants_more(sock, unread, ring_len);
+                carrier::wants_more(sock, unread, ring_len);
             }
             unread >= low
         }

@@ -1,9 +1,9 @@
 //! Waits until a demoted stream is all on TCP: before others use the descriptor, or the process
 //! ends.
 
-use crate::remote;
 use crate::resend::{self, Resent};
 use crate::socket::{Socket, State};
+use crate::{carrier, demote};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_runtime::seccomp;
@@ -13,16 +13,28 @@ use sluice_stats::Reason;
 /// (exec, passing). Waits as a blocking write would; gives up when the connection fails.
 pub fn blocking(sock: &'static Socket, reason: Reason) {
     if sock.carrier().ends_by_record {
-        return remote::finish(sock, reason);
+        return carrier::finish(sock, reason);
     }
     while matches!(sock.tx.state(), State::Resending | State::Inherited) {
-        match resend::resend_now(sock) {
+        match resend_now(sock) {
             Resent::All | Resent::Amid | Resent::Held => return,
             Resent::NoRoom => {
                 let fd = sock.fd.load(Ordering::Relaxed);
                 let _ = sys::poll_one(fd, libc::POLLOUT, None);
             }
         }
+    }
+}
+
+/// What TCP takes of a re-send, if there is one, be it an inherited one.
+pub(crate) fn resend_now(sock: &'static Socket) -> Resent {
+    let Ok(_section) = sock.tx.lock.enter() else {
+        return Resent::Amid;
+    };
+    match sock.tx.state() {
+        State::Resending => resend::now(sock),
+        State::Inherited => demote::settle_tx(sock, Reason::Fork),
+        _ => Resent::All,
     }
 }
 
@@ -53,17 +65,17 @@ pub(crate) fn parting(sock: &'static Socket, patience: Patience) -> bool {
     loop {
         if sock.carrier().ends_by_record {
             // The link, or the peer, is to say how much of it is TCP's: within its own time limits.
-            let most = sys::now_ns() + remote::PATIENCE_NS;
-            remote::release(sock, patience.until().map_or(most, |until| most.min(until)));
+            let most = sys::now_ns() + carrier::PATIENCE_NS;
+            carrier::release(sock, patience.until().map_or(most, |until| most.min(until)));
         }
-        if remote::has_input(sock, fd) {
+        if carrier::has_input(sock, fd) {
             resend::abandon_rest(sock);
             return true;
         }
         if sock.tx.state() != State::Resending {
             return true;
         }
-        let resent = resend::resend_now(sock);
+        let resent = resend_now(sock);
         if !matches!(resent, Resent::NoRoom | Resent::Held) {
             return true;
         }
@@ -81,7 +93,7 @@ pub(crate) fn parting(sock: &'static Socket, patience: Patience) -> bool {
         if shown == Err(libc::EINTR) && patience != Patience::Endless {
             return false;
         }
-        if shown.is_ok_and(|s| s & libc::POLLIN != 0) && !remote::has_input(sock, fd) {
+        if shown.is_ok_and(|s| s & libc::POLLIN != 0) && !carrier::has_input(sock, fd) {
             // The peer's end, or a part of its record: these stay readable.
             events = libc::POLLOUT;
         }

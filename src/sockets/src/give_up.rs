@@ -20,7 +20,7 @@ pub fn finish(sock: &'static Socket, reason: Reason) {
 /// record of the peer is to come, but not until the peer has read everything.
 pub fn to_read(sock: &'static Socket, reason: Reason) {
     if begin(sock, reason) {
-        crate::remote::finish_reading(sock, reason);
+        crate::carrier::finish_reading(sock, reason);
     }
 }
 

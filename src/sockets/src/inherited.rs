@@ -4,12 +4,10 @@
 //! The relative asks, and the owner's control thread answers. If the owner of a stream within the
 //! host is dead, the first relative that asks becomes the owner: it has the link's memory mapped.
 
-use crate::demote::{self, Which};
-use crate::fork_shared::{self, Family};
-use crate::remote::PATIENCE_NS;
-use crate::socket::{self, Event, Half, Socket, State};
+use crate::carrier::PATIENCE_NS;
+use crate::socket::{Event, Half, Socket};
 use crate::{emulated_reset, leave, unread_copy, why};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::sys;
 use sluice_runtime::config::{Level, log};
@@ -21,12 +19,6 @@ use sluice_stats::Reason;
 const LOOK_NS: u64 = 20_000_000;
 /// The same while the owner waits for room in TCP: the caller may be one that must not wait.
 const LOOK_RESENT_NS: u64 = 1_000_000;
-
-/// Returns whether either half of the socket's stream is inherited.
-#[inline]
-pub fn is_inherited(sock: &Socket) -> bool {
-    sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited
-}
 
 /// What became of a half whose stream was inherited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,27 +143,13 @@ fn is_dead(pid: u32) -> bool {
     })
 }
 
-/// Demotes the streams of this process that relatives want. Called by the control thread.
-pub fn answer_calls() {
-    static SEEN: AtomicU32 = AtomicU32::new(0);
-    let calls = fork_shared::calls();
-    if SEEN.swap(calls, Ordering::Relaxed) == calls {
-        return;
-    }
-    socket::for_all(|sock| {
-        let is_wanted = sock.is_accelerated()
-            && !is_inherited(sock)
-            && sock.family().is_some_and(Family::is_wanted);
-        if is_wanted {
-            demote::demote(sock, Which::Both, Reason::Fork);
-        }
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demote;
+    use crate::fork_shared::Family;
     use crate::resend::Resent;
+    use crate::socket::State;
     use crate::testing;
     use sluice_fabric::arena::Arena;
     use sluice_fabric::shm::{Link, LinkEnd};

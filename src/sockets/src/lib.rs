@@ -29,7 +29,6 @@ pub mod prefix;
 pub mod raw_use;
 pub mod record;
 pub mod recv;
-pub mod remote;
 pub mod report;
 pub mod resend;
 pub mod scm_rights;

@@ -3,7 +3,7 @@
 use crate::demote::{self, Which};
 use crate::finish::{self, Patience};
 use crate::socket::{self, Event, SETS, Socket, State};
-use crate::{direct, inherited, jobs, leave, report, resend, tcp, unread_copy, why};
+use crate::{direct, jobs, leave, report, resend, tcp, unread_copy, why};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -23,7 +23,7 @@ pub fn reset_if_unread(sock: &'static Socket, fd: c_int) {
 /// written goes to TCP; with unread input the connection will be reset, as on TCP. Returns whether
 /// the peer's library, on another host, may still write a record to TCP.
 pub fn part(sock: &'static Socket, reason: Reason) -> bool {
-    if inherited::is_inherited(sock) {
+    if sock.is_inherited() {
         // The parent's stream: a child's close does not concern it.
         abandon_inherited(sock);
         return false;
@@ -43,7 +43,7 @@ pub fn part(sock: &'static Socket, reason: Reason) -> bool {
     if alone && far {
         let fd = sock.fd.load(Ordering::Relaxed);
         if unread || sock.staged.linger(fd) == Some(0) {
-            crate::remote::deliver(sock);
+            crate::carrier::deliver(sock);
         }
     }
     if unread && alone {
@@ -68,7 +68,7 @@ pub fn part(sock: &'static Socket, reason: Reason) -> bool {
 
 /// Returns whether a socket that the program has closed is still needed here.
 pub(super) fn goes_on(sock: &Socket) -> bool {
-    sock.tx.state() == State::Resending || crate::remote::awaits_record(sock)
+    sock.tx.state() == State::Resending || crate::carrier::awaits_record(sock)
 }
 
 /// Called when the last descriptor, `fd`, is about to be closed while TCP has no room for
@@ -76,7 +76,7 @@ pub(super) fn goes_on(sock: &Socket) -> bool {
 /// until the control thread has re-sent the rest. False: `fd` may be closed now.
 pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
     let alone = !sock.is_shared();
-    let unread = crate::remote::has_input(sock, fd);
+    let unread = crate::carrier::has_input(sock, fd);
     let seconds = sock.staged.linger(fd);
     if alone && (unread || seconds == Some(0)) {
         // The kernel resets the connection, and drops what it has not sent.
@@ -216,7 +216,7 @@ pub fn close_when_drained(sock: &'static Socket, late: bool) {
     if sock.tx.state() != State::Plain || !sock.lingers.load(Ordering::Acquire) {
         return;
     }
-    if !late && crate::remote::awaits_record(sock) {
+    if !late && crate::carrier::awaits_record(sock) {
         return jobs::close_when_drained_by(sock, sys::now_ns() + LINGERS_NS);
     }
     if !sock.lingers.swap(false, Ordering::AcqRel) {

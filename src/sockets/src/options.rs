@@ -1,6 +1,6 @@
 //! Options that the link honours in the kernel's place, and options that keep a connection on TCP.
 
-use crate::remote;
+use crate::carrier;
 use crate::socket::{Socket, role};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
@@ -148,7 +148,7 @@ pub(crate) fn wait_below_low(sock: &Socket) {
 pub(crate) fn waited_below_low(sock: &Socket) {
     let waits = sock.low_waits.load(Ordering::Relaxed).saturating_sub(1);
     sock.low_waits.store(waits, Ordering::Relaxed);
-    if waits == 0 && !remote::reads_link(sock) {
+    if waits == 0 && !carrier::reads_link(sock) {
         release_low(sock);
     }
 }
@@ -166,7 +166,7 @@ pub(crate) fn note_low(sock: &'static Socket, fd: c_int, asked: c_int) {
         set_low(sock, asked);
     }
     note(sock, fd);
-    if remote::reads_link(sock) || sock.low_waits.load(Ordering::Relaxed) != 0 {
+    if carrier::reads_link(sock) || sock.low_waits.load(Ordering::Relaxed) != 0 {
         hold_low(sock);
     }
 }

@@ -37,7 +37,7 @@ use crate::socket::{Socket, State};
 use crate::tcp::{self, AtHand, at_hand};
 use crate::unread_copy::{self, Step, awaiting};
 use crate::verdict::{Error, Pass, READ, Verdict};
-use crate::{after_tcp, demote, direct, give_up, options, remote, trigger, wait};
+use crate::{after_tcp, carrier, demote, direct, give_up, options, trigger, wait};
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -133,7 +133,7 @@ fn go_on(sock: &'static Socket, fd: c_int, flags: c_int, io_wait: &mut IoWait) -
 unsafe fn out_of_band(sock: &'static Socket) -> Verdict {
     if sock.carrier().ends_by_record {
         // The kernel keeps the urgent byte apart; the bytes before it may still be on the link.
-        remote::hears(sock);
+        carrier::hears(sock);
         return Verdict::Pass(Pass::NOBODY);
     }
     give_up::begin(sock, Reason::MsgOob);
@@ -283,7 +283,7 @@ impl Read<'_> {
                     return Some(self.finish());
                 }
                 sock.rx.owed.store(0, Ordering::Relaxed);
-                remote::await_return(sock, sys::now_ns() + unread_copy::owed_ns());
+                carrier::await_return(sock, sys::now_ns() + unread_copy::owed_ns());
                 None
             }
             Look::Failed(e) => {

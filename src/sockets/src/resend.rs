@@ -1,11 +1,10 @@
 //! What the reader of a demoted stream did not take is sent again by TCP.
 
-use crate::remote::{self, Before};
+use crate::carrier::{self, Before};
 use crate::socket::{Event, SETS, Socket, State};
-use crate::{after_tcp, demote, jobs, leave, options, wake};
+use crate::{after_tcp, jobs, leave, options, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
-use sluice_stats::Reason;
 
 /// Where a re-send stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +33,7 @@ pub fn now(sock: &'static Socket) -> Resent {
         return finish_resend(sock);
     }
     if sock.carrier().ends_by_record {
-        match remote::before_resend(sock) {
+        match carrier::before_resend(sock) {
             Before::Ready(from) => begin_resend(sock, from),
             Before::Held => return Resent::Held,
             Before::Full => return Resent::NoRoom,
@@ -78,7 +77,7 @@ pub fn now(sock: &'static Socket) -> Resent {
     sock.tx.from.store(at, Ordering::Relaxed);
     if full {
         Resent::NoRoom
-    } else if !remote::may_finish(sock) {
+    } else if !carrier::may_finish(sock) {
         Resent::Held
     } else {
         finish_resend(sock)
@@ -134,18 +133,6 @@ fn finish_resend(sock: &'static Socket) -> Resent {
     }
     leave::leave(sock);
     Resent::All
-}
-
-/// What TCP takes of a re-send, if there is one, be it an inherited one.
-pub(crate) fn resend_now(sock: &'static Socket) -> Resent {
-    let Ok(_section) = sock.tx.lock.enter() else {
-        return Resent::Amid;
-    };
-    match sock.tx.state() {
-        State::Resending => now(sock),
-        State::Inherited => demote::settle_tx(sock, Reason::Fork),
-        _ => Resent::All,
-    }
 }
 
 /// What is left of a re-send is not sent: the connection is to be reset, or nobody can read it.

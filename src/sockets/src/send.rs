@@ -24,7 +24,7 @@ use crate::unread_copy::awaiting;
 use crate::upgrade::{self, Switch};
 use crate::verdict::{Error, Pass, Verdict};
 use crate::wait;
-use crate::{after_tcp, meeting, recv, remote, trigger, trim, wake};
+use crate::{after_tcp, carrier, meeting, recv, trigger, trim, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::lock::Section;
@@ -270,7 +270,7 @@ impl Write {
                 if self.job.done != self.total {
                     return None;
                 }
-                remote::await_placement(sock, || !self.job.is_nonblocking());
+                carrier::await_placement(sock, || !self.job.is_nonblocking());
                 Some(finish(sock, self.total))
             }
             // SAFETY: `send`'s caller guarantees the buffers; the lock is held.
@@ -465,7 +465,7 @@ pub(super) fn look(sock: &'static Socket, left: usize) -> Room {
         (PUBLISH, 0)
     } else {
         let carrier = sock.carrier();
-        if carrier.lends && remote::goes_direct(sock) {
+        if carrier.lends && carrier::goes_direct(sock) {
             // All at once if the reader has lent a buffer.
             (left, 0)
         } else {

@@ -156,6 +156,11 @@ impl Half {
         // the lock before the arena may be unmapped.
         unsafe { self.dir.load(Ordering::Relaxed).as_ref() }
     }
+    /// Returns whether either end has taken the direction back to TCP. Call with the lock held.
+    pub fn is_sealed(&self) -> bool {
+        self.dir()
+            .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged)
+    }
     /// Returns whether the half uses this direction. A hint: reads without the lock.
     #[inline]
     pub fn is_at(&self, dir: &Direction) -> bool {
@@ -288,7 +293,7 @@ pub struct Socket {
     /// State of direct transfers.
     pub direct: Direct,
     /// Buffers lent to another host.
-    pub lent: crate::remote::lent::Lent,
+    pub lent: crate::carrier::lent::Lent,
     /// The [`Reason`], as a number, for which the socket may never be upgraded again; 0: it may.
     pub pinned: AtomicU32,
     /// Demotions since the connection last did well on a link; spaces the next tries.
@@ -337,7 +342,7 @@ pub struct Socket {
     /// Between hosts: the offset at which the peer's re-send begins is known.
     pub begun: AtomicBool,
     /// Between hosts: the process-wide count of records taken out of TCP, at the last one taken out
-    /// of this connection. See `remote::records`.
+    /// of this connection. See `carrier::records_removed`.
     pub heard: AtomicU64,
     /// Between hosts: since when TCP holds bytes that may be the beginning of a record; 0: it holds
     /// none.
@@ -427,6 +432,12 @@ impl Socket {
                 self.family()
             }
         }
+    }
+
+    /// Returns whether either half's stream is of the process that forked this one.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        self.rx.state() == State::Inherited || self.tx.state() == State::Inherited
     }
 
     /// The link of the stream in use.

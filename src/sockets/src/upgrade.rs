@@ -293,7 +293,7 @@ pub(crate) fn try_switch(sock: &'static Socket) -> Switch {
     let Some(dir) = sock.tx.dir() else {
         return Switch::Later;
     };
-    // Directions that switch together are switched by the pump's steps (`remote::advance`).
+    // Directions that switch together are switched by the pump's steps (`carrier::advance`).
     let carrier = sock.carrier();
     // Before `adopted`, no set would ask to hear of space in the ring.
     if dir.rx_wishes.consent.load(Ordering::Acquire) != 1

@@ -4,7 +4,7 @@ use crate::demote::{self, Which};
 use crate::io_wait::{self, IoWait, Waited};
 use crate::socket::{Half, Known, Socket, State};
 use crate::verdict::{Error, Verdict};
-use crate::{direct, jobs, options, remote, tcp};
+use crate::{carrier, direct, jobs, options, tcp};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Section;
@@ -23,7 +23,7 @@ const SWITCH_NS: u64 = 3_000_000_000;
 
 /// How long the reader of a full ring may be without reading.
 pub(crate) fn full_ns(sock: &Socket) -> u64 {
-    if remote::is_switching(sock) {
+    if carrier::is_switching(sock) {
         SWITCH_NS
     } else {
         sock.carrier().full_ns
@@ -384,7 +384,7 @@ pub(crate) fn for_link(
     };
     link.pin();
     drop(section);
-    let news = || !remote::is_held(sock);
+    let news = || !carrier::is_held(sock);
     let waited = sleep(sock, link, Side::Writer(dir), deadline, ends, news, io_wait);
     if waited != Waited::Parked {
         link.unpin();

@@ -2,12 +2,13 @@
 //! what the news of their TCP ask for.
 
 use crate::demote::{self, Which};
+use crate::fork_shared::{self, Family};
 use crate::jobs::{self, Far, Job, Watch};
 use crate::peer_end::lose;
 use crate::resend::{self, Resent};
-use crate::socket::{Socket, State, sock_of};
-use crate::{events, linger, meeting, remote, trigger, trim, wait, wake};
-use core::sync::atomic::Ordering;
+use crate::socket::{self, Socket, State, sock_of};
+use crate::{carrier, events, linger, meeting, trigger, trim, wait, wake};
+use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -18,7 +19,7 @@ use sluice_transport::links;
 fn look_at_far(far: &mut Far, now: u64) -> Option<u64> {
     let sock = far.sock;
     let stale = sock.generation.load(Ordering::Acquire) != far.generation;
-    if stale || !remote::is_far(sock) {
+    if stale || !carrier::is_far(sock) {
         return None;
     }
     if now >= far.look {
@@ -125,7 +126,7 @@ pub fn do_jobs() -> Option<u64> {
         }
         Job::Advance(sock, generation) => {
             if sock.generation.load(Ordering::Acquire) == *generation {
-                remote::advance(sock);
+                carrier::advance(sock);
             }
             false
         }
@@ -136,7 +137,7 @@ pub fn do_jobs() -> Option<u64> {
                 return true;
             }
             if sock.generation.load(Ordering::Acquire) == *generation {
-                remote::advance(sock);
+                carrier::advance(sock);
             }
             false
         }
@@ -178,6 +179,23 @@ pub fn do_jobs() -> Option<u64> {
     next
 }
 
+/// By the control thread: streams that relatives want are brought to TCP.
+pub fn answer_calls() {
+    static SEEN: AtomicU32 = AtomicU32::new(0);
+    let calls = fork_shared::calls();
+    if SEEN.swap(calls, Ordering::Relaxed) == calls {
+        return;
+    }
+    socket::for_all(|sock| {
+        let is_wanted = sock.is_accelerated()
+            && !sock.is_inherited()
+            && sock.family().is_some_and(Family::is_wanted);
+        if is_wanted {
+            demote::demote(sock, Which::Both, Reason::Fork);
+        }
+    });
+}
+
 /// The peer has changed the words of a stream: goes along with a demotion.
 pub fn look(link: &'static Link, index: u32) {
     // It may have left a stream that this end had left before.
@@ -195,7 +213,7 @@ pub fn on_tcp(sock: &'static Socket, events: u32) {
         return;
     }
     if sock.carrier().ends_by_record {
-        remote::advance(sock);
+        carrier::advance(sock);
     }
     if events & libc::EPOLLOUT as u32 != 0
         && sock.tx.state() == State::Resending

@@ -35,7 +35,7 @@ use sluice_fabric::verbs::cm::{Channel, Id, Key};
 use sluice_fabric::verbs::device::{Device, Trouble};
 use sluice_runtime::config::{Mode, config};
 use sluice_runtime::{address, control_thread, own_fds, process};
-use sluice_sockets::remote::{self, STARVE_NS};
+use sluice_sockets::carrier::{self, STARVE_NS};
 use sluice_sockets::socket::{self, Socket, role};
 use sluice_sockets::{jobs, tcp};
 use sluice_stats::Reason;
@@ -543,7 +543,7 @@ impl Hosts {
             match note {
                 Note::Stream(index) => {
                     if let Some(sock) = socket::sock_of(near, u32::from(index)) {
-                        remote::advance(sock);
+                        carrier::advance(sock);
                     }
                 }
                 Note::Meeting(meeting) => self.on_meeting(key, meeting),
@@ -596,7 +596,7 @@ impl Hosts {
                 break;
             };
             if up.until != 0
-                && (remote::lost(near, up.endpoint, now >= up.until) || now >= up.until)
+                && (carrier::lost(near, up.endpoint, now >= up.until) || now >= up.until)
             {
                 up.until = 0;
                 sluice_sockets::socket::watcher::link_lost(near);
@@ -702,7 +702,7 @@ fn feed(up: &mut Up, now: u64) -> Option<u64> {
             && let Some(sock) = socket::sock_of(near, u32::from(stream))
         {
             sock.pin(Reason::DirectNoAdvert);
-            remote::demote(sock, Reason::DirectNoAdvert);
+            carrier::give_up(sock, Reason::DirectNoAdvert);
         }
     }
     let [there, not_yet] = STARVE_NS;

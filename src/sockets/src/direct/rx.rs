@@ -227,7 +227,7 @@ pub(crate) fn revoke(io_wait: &mut IoWait) {
         && let Some(known) = io_wait.known
     {
         if io_wait.mask.is_some() {
-            return crate::remote::revoke_loan(known, io_wait);
+            return crate::carrier::revoke_loan(known, io_wait);
         }
         io_wait.lent = false;
         end_advert(known);

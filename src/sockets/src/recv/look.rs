@@ -13,7 +13,7 @@ use crate::io_wait::IoWait;
 use crate::socket::{Event, Socket, State};
 use crate::tcp::{self, AtHand, at_hand};
 use crate::verdict::Error;
-use crate::{jobs, peer_end, recv, remote, unread_copy, upgrade, wake};
+use crate::{carrier, jobs, peer_end, recv, unread_copy, upgrade, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::layout::Direction;
@@ -68,7 +68,7 @@ pub(super) unsafe fn look(
 ) -> Look {
     let current = sock.rx.state();
     if io_wait.mask.is_some() && current != State::Link {
-        remote::end_loan(sock, io_wait);
+        carrier::end_loan(sock, io_wait);
     }
     if current == State::Plain {
         return Look::Kernel;
@@ -89,7 +89,7 @@ pub(super) unsafe fn look(
     if current == State::Link && !head.flagged && flags & libc::MSG_PEEK == 0 {
         // While the cached tail fills the call, the writer's cache line is not touched.
         let available = sock.rx.seen.load(Ordering::Relaxed).saturating_sub(at);
-        if available >= left as u64 && !remote::is_lent(sock) {
+        if available >= left as u64 && !carrier::is_lent(sock) {
             // SAFETY: the caller guarantees the cursor's buffers.
             return unsafe { from_ring(sock, cursor, left, flags, at, available, head.round) };
         }
@@ -105,11 +105,11 @@ pub(super) unsafe fn look(
                 sock.rx.seen.store(tail.offset, Ordering::Relaxed);
             }
             let mut available = tail.offset.wrapping_sub(at);
-            if remote::is_lent(sock) {
-                match remote::look_at_loan(sock, cursor, io_wait) {
-                    remote::Found::Bytes(n) => return Look::Moved(n),
-                    remote::Found::Nothing => return empty(sock, fd, io_wait.done != 0),
-                    remote::Found::Ended => available = dir.tx.tail.read().offset.wrapping_sub(at),
+            if carrier::is_lent(sock) {
+                match carrier::look_at_loan(sock, cursor, io_wait) {
+                    carrier::Found::Bytes(n) => return Look::Moved(n),
+                    carrier::Found::Nothing => return empty(sock, fd, io_wait.done != 0),
+                    carrier::Found::Ended => available = dir.tx.tail.read().offset.wrapping_sub(at),
                 }
             }
             let wants_more = flags & libc::MSG_PEEK != 0 && (left as u64) > available;
@@ -134,7 +134,7 @@ pub(super) unsafe fn look(
                 && sock.carrier().lends
                 && waits()
             {
-                remote::lend(sock, cursor, flags & libc::MSG_WAITALL != 0, io_wait);
+                carrier::lend(sock, cursor, flags & libc::MSG_WAITALL != 0, io_wait);
             }
             if left >= sock.rx.gate.load(Ordering::Relaxed) as usize
                 || dir.offer.word.load(Ordering::Relaxed)
@@ -200,7 +200,7 @@ unsafe fn off_link(
         State::Returning => {
             let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
             if read >= from {
-                remote::hear_tcp(sock, fd);
+                carrier::hear_tcp(sock, fd);
                 return Look::Again;
             }
             // SAFETY: the caller guarantees the cursor's buffers.
@@ -242,7 +242,7 @@ fn end_of_tcp(sock: &'static Socket, fd: c_int, look: Look) -> Look {
     if sock.has_shut_reading() && !tcp::has_ended(fd) {
         return Look::Owed;
     }
-    if remote::tcp_ended(sock) {
+    if carrier::tcp_ended(sock) {
         look
     } else {
         Look::Again
@@ -357,7 +357,7 @@ unsafe fn from_ring(
     let n = left.min(available as usize).min(PUBLISH);
     if flags & libc::MSG_PEEK != 0 {
         if left as u64 > available {
-            remote::wants_more(sock, available, ring.len());
+            carrier::wants_more(sock, available, ring.len());
         }
         // SAFETY: the cursor's copy covers the same buffers of the caller.
         return Look::Moved(unsafe { peek_ring(sock, &mut { *cursor }, flags) });
@@ -478,7 +478,7 @@ fn empty(sock: &'static Socket, fd: c_int, begun: bool) -> Look {
 /// Like [`empty`], between hosts, where TCP's news may be the peer's record.
 fn empty_beside_record(sock: &'static Socket, fd: c_int, has_more: impl Fn() -> bool) -> Look {
     let had_ended = tcp::has_ended(fd);
-    if remote::hear_tcp(sock, fd) || has_more() || !had_ended && tcp::has_ended(fd) {
+    if carrier::hear_tcp(sock, fd) || has_more() || !had_ended && tcp::has_ended(fd) {
         return Look::Again;
     }
     if sock.has_shut_reading() {

@@ -7,7 +7,7 @@ use super::{
 use crate::io_wait::Waited;
 use crate::socket::{Socket, State};
 use crate::verdict::{Error, Pass, Verdict};
-use crate::{after_tcp, direct, give_up, prefix, remote, trigger};
+use crate::{after_tcp, carrier, direct, give_up, prefix, trigger};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, off64_t};
 use sluice_fabric::ring::Ring;
@@ -97,7 +97,7 @@ unsafe fn send_from(
     let mut patience = trigger::Patience::default();
     loop {
         if job.done == total {
-            remote::await_placement(sock, || !job.is_nonblocking());
+            carrier::await_placement(sock, || !job.is_nonblocking());
             return finish(sock, job.done);
         }
         let Ok(mut section) = sock.tx.lock.enter() else {

@@ -2,7 +2,7 @@
 //! in earnest, and looks after their link, is `rendezvous/hosts`.
 
 use crate::socket::{self, Socket};
-use crate::{jobs, remote, upgrade, wake};
+use crate::{carrier, jobs, upgrade, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::Arena;
 use sluice_fabric::shm::Link;
@@ -15,7 +15,7 @@ use sluice_transport::verbs;
 use sluice_transport::verbs::endpoint::{Endpoint, Hello, Lost, Note};
 use sluice_transport::verbs::queue::{self, BELL, QUEUE};
 use sluice_transport::verbs::users::{self, Users};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The time in which a peer that dies shows that on TCP, in ns.
 const DYING_NS: u64 = 20_000_000;
@@ -39,7 +39,7 @@ struct Up {
 static UPS: Mutex<Vec<Up>> = Mutex::new(Vec::new());
 
 fn ups() -> MutexGuard<'static, Vec<Up>> {
-    UPS.lock().unwrap()
+    UPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Host {
@@ -101,14 +101,12 @@ pub fn connect(kind: Kind, faults: Faults) -> [Host; 2] {
     for end in ends {
         end.endpoint.stands();
     }
-    let mut ups = ups();
-    // Their memory stays registered, of which there is little.
-    assert!(ups.is_empty(), "a test before this one has failed");
-    ups.push(Up {
+    // The memory of others would stay registered, of which there is little.
+    assert!(ups().is_empty(), "a test before this one has failed");
+    ups().push(Up {
         ends,
         lost: [None; 2],
     });
-    drop(ups);
     ends
 }
 
@@ -188,7 +186,7 @@ pub(super) fn progress() -> Option<u64> {
                 if let Note::Stream(index) = note
                     && let Some(sock) = socket::sock_of(end.near, u32::from(index))
                 {
-                    remote::advance(sock);
+                    carrier::advance(sock);
                 }
             }
             end.endpoint.watch(false);
@@ -201,7 +199,7 @@ pub(super) fn progress() -> Option<u64> {
             end.near.kill();
             end.far.kill();
             let until = *up.lost[i].get_or_insert(now + DYING_NS);
-            if until != 0 && remote::lost(end.near, end.endpoint, now >= until) {
+            if until != 0 && carrier::lost(end.near, end.endpoint, now >= until) {
                 up.lost[i] = Some(0);
                 socket::watcher::link_lost(end.near);
             }

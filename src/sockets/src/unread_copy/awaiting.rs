@@ -4,7 +4,7 @@ use super::owed::{SOME, owed_ns};
 use super::{are_others_reading, is_cut_off, is_over, renounce, unread_in_copy};
 use crate::io_wait::Waited;
 use crate::socket::Socket;
-use crate::{remote, tcp};
+use crate::{carrier, tcp};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
 
@@ -47,7 +47,7 @@ pub fn await_owed(sock: &'static Socket) -> Waited {
         return Waited::News;
     }
     let end = sys::now_ns() + owed_ns();
-    remote::await_return(sock, end);
+    carrier::await_return(sock, end);
     let most = sys::timespec(end.saturating_sub(sys::now_ns()));
     let mut shown = sys::poll_one(fd, libc::POLLIN, Some(most));
     let mut late = shown == Ok(0);

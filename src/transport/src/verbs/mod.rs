@@ -9,7 +9,7 @@
 //! * `users`: callbacks into the layers above.
 //! * `mode`: which direct transfers are made.
 //!
-//! `sockets/remote` sends and receives over such a link, and `rendezvous/hosts` sets it up.
+//! `sockets/carrier` sends and receives over such a link, and `rendezvous/hosts` sets it up.
 
 mod control_memory;
 mod direct_qp;

@@ -12,7 +12,7 @@
 
 use super::link::{is_remote, of, reads_link};
 use super::record_rx::hear_tcp;
-use super::stream::{follow_tx_locked, given_up, settle_tx, tell_readers};
+use super::records::{follow_tx_locked, given_up, settle_tx, tell_readers};
 use crate::socket::{self, Socket, State};
 use crate::upgrade::{self, Switch};
 use crate::{jobs, resend, tcp};

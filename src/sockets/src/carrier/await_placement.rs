@@ -3,7 +3,7 @@
 use super::STARVE_NS;
 use super::handover::finish_within;
 use super::link::{of, yield_while};
-use super::stream::demote;
+use super::records::demote;
 use crate::socket::{Socket, State};
 use crate::wait;
 use core::sync::atomic::Ordering;

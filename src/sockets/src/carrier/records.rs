@@ -2,7 +2,7 @@
 //!
 //! Locks: a socket's rx, then its tx, then the endpoint's, which is a leaf.
 
-use super::claim::leaving_of;
+use super::leaving::leaving_of;
 use super::link::of;
 use super::record::{leave_stream, may_cross};
 use crate::resend::{self, Resent};

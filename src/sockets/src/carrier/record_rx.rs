@@ -6,7 +6,7 @@
 
 use super::link::{hides_tcp, is_remote, of, reads_link};
 use super::record::{drop_crossing, part_of};
-use super::stream::{follow_tx, given_up, go_back};
+use super::records::{follow_tx, given_up, go_back};
 use crate::socket::{Socket, State};
 use crate::{jobs, tcp};
 use core::sync::atomic::{AtomicU64, Ordering};

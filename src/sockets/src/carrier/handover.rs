@@ -4,7 +4,7 @@
 
 use super::PATIENCE_NS;
 use super::advance::advance;
-use super::claim::leaving;
+use super::leaving::leaving;
 use super::link::{is_held, is_remote, of};
 use super::record::awaits_record;
 use crate::socket::{Socket, State};

@@ -11,6 +11,8 @@
     reason = "the program's part of a test"
 )]
 
+mod waits;
+
 use crate::demote::{self, Which};
 use crate::io_wait::IoWait;
 use crate::socket::{self, Socket, State, role};

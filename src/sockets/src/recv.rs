@@ -278,11 +278,13 @@ impl Read<'_> {
                 Some(self.finish())
             }
             Look::Owed => {
-                drop(section);
                 if core::mem::replace(&mut self.has_waited, true) {
+                    drop(section);
                     return Some(self.finish());
                 }
+                // Under the lock: a later demotion, or another connection, notes a debt of its own.
                 sock.rx.owed.store(0, Ordering::Relaxed);
+                drop(section);
                 remote::await_return(sock, sys::now_ns() + unread_copy::owed_ns());
                 None
             }
@@ -317,8 +319,9 @@ impl Read<'_> {
             return Some(Verdict::Done(fault::peeked(n) as isize));
         }
         io_wait.note(sock);
-        if current != State::Link {
-            // No wait covers both TCP and the link after it, so the stream goes back to TCP.
+        if current != State::Link || tcp::has_bytes(fd) {
+            // No wait covers both TCP and the link, so the stream goes back to TCP. On the link the
+            // bytes of TCP are another process's or a demotion's, and they would end every sleep.
             demote::settle_rx(sock, Reason::PeekWaits);
             return None;
         }
@@ -358,6 +361,7 @@ impl Read<'_> {
         if !self.may_wait() {
             drop(section);
             if self.done == 0 && sock.rx.owed.load(Ordering::Relaxed) == unread_copy::SOME {
+                // It stores 0 before it waits, so only another demotion brings the call here again.
                 awaiting::await_owed(sock);
                 return None;
             }
@@ -438,12 +442,11 @@ impl Read<'_> {
             Step::Busy => {
                 let now = sys::now_ns();
                 if now >= *self.busy_until.get_or_insert(now + unread_copy::owed_ns()) {
-                    // A thread that jumped out of its call stays counted for ever. Skip the copy:
-                    // missing bytes are better than repeated ones.
-                    return ControlFlow::Continue(());
+                    Some(self.gives_copy_up(io_wait))
+                } else {
+                    sys::sched_yield();
+                    None
                 }
-                sys::sched_yield();
-                None
             }
             Step::Moved(n) if self.peek => Some(Verdict::Done(n as isize)),
             Step::Moved(n) => {
@@ -456,6 +459,21 @@ impl Read<'_> {
             Step::Late => self.waits_for_tcp(io_wait),
         };
         ControlFlow::Break(answer)
+    }
+
+    /// Another thread stays counted in the kernel, most likely since it jumped out of its call, and
+    /// may have read any of the owed bytes. The copy is dropped, since missing bytes are better
+    /// than repeated ones, and the call fails, since their place is not the stream's end.
+    #[cold]
+    fn gives_copy_up(&self, io_wait: &IoWait) -> Verdict {
+        if self.done == 0
+            && let Ok(_section) = self.sock.rx.lock.enter()
+            && self.sock.rx.state() == State::Plain
+            && !io_wait.is_lost()
+        {
+            unread_copy::renounce(self.sock);
+        }
+        self.partly(Error::Reset)
     }
 
     /// Reads TCP in the library: the call already has a part, or the copy follows TCP.

@@ -48,12 +48,17 @@ pub(crate) fn for_data(
     // The look before this wait took the writer for not switched: if it is by now, that is news.
     // (To read the word here again and wait for it to change would miss a switch between the two.)
     let unswitched = sock.rx.state() == State::Proved;
+    // Both words stay flagged then, so only the state tells of news, and TCP of bytes.
+    let returning = sock.rx.state() == State::Returning;
     // An offer after unread bytes is not next: a wait for more than there is does not look at it.
     let offers = on_link && beyond == sock.rx.at.load(Ordering::Relaxed) + 1;
     let seen = sock.direct.seen.load(Ordering::Relaxed);
     link.pin();
     drop(section);
     let news = || {
+        if returning {
+            return sock.rx.state.get_in_order() != State::Returning;
+        }
         let tail = dir.tx.tail.read();
         tail.flagged
             || dir.rx.head.read().flagged
@@ -143,10 +148,13 @@ pub(crate) fn for_taker(
     };
     link.pin();
     drop(section);
-    let news = || dir.rx.head.read().flagged || dir.tx.tail.read().flagged || takes();
-    while !news() && sys::now_ns() < until {
+    let has_left = || sock.tx.state.get_in_order() == State::Plain || !sock.tx.is_at(dir);
+    let news = || dir.rx.head.read().flagged || dir.tx.tail.read().flagged || takes() || has_left();
+    let mut waited = Waited::News;
+    // A time that is over at once ends the loop, too: nobody else can drive the link then.
+    while waited == Waited::News && !news() {
         let side = Side::Writer(dir);
-        let _ = sleep(sock, link, side, Some(until), Ends::NEVER, news, None);
+        waited = sleep(sock, link, side, Some(until), Ends::NEVER, news, None);
     }
     link.unpin();
 }
@@ -263,7 +271,9 @@ fn sleep(
     slot.publish_cpu(thread::cpu());
     slot.announce();
     // The thread that hears of news wakes this one: the kernel would not restart a sleep on the
-    // link's descriptor after a signal handler.
+    // link's descriptor after a signal handler. A handler that interrupted this thread's own
+    // driving of the link would sleep for ever: its call ends with EAGAIN, as where it meets a
+    // lock of its own thread.
     let hears = links::arm(link);
     let mut waited = Waited::News;
     if !is_over() && !news() {
@@ -298,6 +308,7 @@ pub(super) fn ended(errno: i32, ends: Ends, restarts: bool) -> Waited {
     match errno {
         // A handler that is not counted is the C library's, most likely.
         libc::EINTR if restarts || ends.are_any() || ends.have_run() => Waited::Interrupted,
+        // No last look: a writer whose call returned before the time was over has woken the futex.
         libc::ETIMEDOUT => Waited::TimedOut,
         _ => Waited::News,
     }
@@ -411,7 +422,8 @@ pub(crate) fn ask_for_space(sock: &'static Socket) -> bool {
 }
 
 /// With the tx lock held: a non-blocking writer has to wait for the end of a re-send, or of
-/// another's turn. Its epoll sets will hear of it.
+/// another's turn. Its epoll sets will hear of it. No second look as in [`ask_for_space`]: the
+/// thread that ends the re-send reads the waiters under this lock.
 #[cold]
 pub(crate) fn ask_for_tcp_room(sock: &'static Socket) {
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {

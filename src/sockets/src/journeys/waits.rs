@@ -47,6 +47,62 @@ fn a_thread_that_jumped_out_of_its_call_keeps_no_other_from_the_end() {
     pair.end();
 }
 
+/// Between hosts: the link's bytes are read, and TCP is to bring `owed` more.
+fn returning(owed: u64) -> (Pair, End) {
+    let (pair, _) = linked(Over::Hosts(Kind::InfiniBand, Faults::default()));
+    let reader = pair.ends[1];
+    let sock = reader.sock;
+    let section = sock.rx.lock.enter().unwrap();
+    let from = sock.rx.kernel_bytes() + owed;
+    sock.rx.from.store(from, Ordering::Relaxed);
+    sock.rx.dir().unwrap().rx.head.flag();
+    sock.rx.state.put(State::Returning);
+    drop(section);
+    (pair, reader)
+}
+
+/// Ends what [`returning`] began.
+fn give_up(pair: Pair) {
+    for end in pair.ends {
+        let section = end.sock.rx.lock.enter().unwrap();
+        end.sock.rx.state.put(State::Link);
+        drop(section);
+        demote::abandon(end.sock, Reason::Close);
+    }
+    pair.close();
+}
+
+#[test]
+fn a_reader_sleeps_until_tcp_brings_what_the_peer_owes() {
+    let (pair, reader) = returning(5);
+    let sock = reader.sock;
+    sock.rcv_timeout_ns.store(300_000_000, Ordering::Relaxed);
+    let before = processor_ns();
+    let got = in_time(|| reader.recv(&mut [0; 8], 0));
+    assert_eq!(got, Err(Error::WouldBlock));
+    let used = processor_ns() - before;
+    assert!(used < 20_000_000, "{used} ns of a processor in a wait");
+    give_up(pair);
+}
+
+/// How much of a processor this thread has used.
+fn processor_ns() -> i64 {
+    let mut time = sys::timespec(0);
+    // SAFETY: room for a time.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+#[test]
+fn a_handler_amid_its_threads_driving_does_not_wait_for_the_link() {
+    let (pair, reader) = returning(0);
+    let (endpoint, _) = remote::of(reader.sock).unwrap();
+    let flags = libc::MSG_DONTWAIT;
+    let got = in_time(|| endpoint.with(|_| reader.recv(&mut [0; 8], flags)));
+    assert_eq!(got, Some(Err(Error::WouldBlock)));
+    give_up(pair);
+}
+
 #[test]
 fn a_peek_that_waits_does_not_spin_on_another_process_bytes() {
     let (pair, [mut there, _]) = linked(Over::Memory);
@@ -69,4 +125,34 @@ fn a_peek_that_waits_does_not_spin_on_another_process_bytes() {
     });
     assert_eq!(got, Ok(8));
     pair.close();
+}
+
+#[test]
+fn a_writer_that_claims_a_switch_in_the_past_is_hostile() {
+    let (pair, mut ways) = (Pair::new(Over::Memory), ways());
+    ways[0].write(&pair, 100, 0);
+    assert!(pair.meet());
+    ways[0].read(&pair, 100, 0);
+    ways[0].write(&pair, 1, 0);
+    let reader = pair.ends[1];
+    let dir = reader.sock.rx.dir().unwrap();
+    dir.tx_wishes.from.store(99, Ordering::Relaxed);
+    let got = in_time(|| reader.recv(&mut [0; 8], libc::MSG_DONTWAIT));
+    assert_ne!(reader.sock.rx.state(), State::Link, "{got:?}");
+    let pinned = reader.sock.pinned.load(Ordering::Relaxed);
+    assert_eq!(pinned, Reason::PeerHostile as u32);
+    pair.close();
+}
+
+#[test]
+fn a_wait_for_a_taker_ends_with_the_stream() {
+    let (a, b, index) = testing::link();
+    let sock = testing::writer(a, b, index);
+    let section = sock.tx.lock.enter().unwrap();
+    sock.tx.state.put(State::Plain);
+    let began = sys::now_ns();
+    wait::for_taker(section, sock, began + 5_000_000_000, || false);
+    assert!(sys::now_ns() - began < 1_000_000_000);
+    sock.tx.state.put(State::Link);
+    demote::demote(sock, Which::Both, Reason::Close);
 }

@@ -187,6 +187,9 @@ unsafe fn off_link(
     match sock.rx.state() {
         State::Proved => {
             if dir.tx_wishes.switched.load(Ordering::Acquire) == 0 {
+                // Without a limit, since TCP brings nothing that belongs after the switch and is
+                // not a re-send: between hosts the peer writes its record only after
+                // `remote::advance` has set `switched`, under this lock.
                 // SAFETY: the caller guarantees the cursor's buffers.
                 return unsafe { from_kernel(sock, fd, cursor, flags, u64::MAX, begun) };
             }
@@ -200,8 +203,16 @@ unsafe fn off_link(
         State::Returning => {
             let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
             if read >= from {
-                remote::hear_tcp(sock, fd);
-                return Look::Again;
+                if remote::hear_tcp(sock, fd) {
+                    return Look::Again;
+                }
+                // The half stays: after both shutdowns until the peer's TCP has acknowledged all,
+                // or in a handler that interrupted this thread's own driving of the link.
+                return if sock.has_shut_reading() {
+                    Look::End
+                } else {
+                    Look::Empty
+                };
             }
             // SAFETY: the caller guarantees the cursor's buffers.
             let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, begun) };
@@ -223,6 +234,7 @@ unsafe fn off_link(
             }
             if read > from {
                 // The writer claims a switch before a byte that was already read.
+                sock.pin(Reason::PeerHostile);
                 demote::settle_rx(sock, Reason::PeerHostile);
                 return Look::Again;
             }
@@ -430,10 +442,11 @@ fn empty(sock: &'static Socket, fd: c_int, begun: bool) -> Look {
     if begun && !tcp::has_bytes(fd) {
         return Look::End;
     }
-    if emulated_reset::resetting(sock) == Resetting::Begun {
+    // Read once: of a reset that begins between two reads nothing would be seen below.
+    let before = emulated_reset::resetting(sock);
+    if before == Resetting::Begun {
         return Look::Resetting;
     }
-    let before = emulated_reset::resetting(sock);
     let mut byte = [0u8; 1];
     // SAFETY: one byte of this frame.
     let got = unsafe {
@@ -452,8 +465,7 @@ fn empty(sock: &'static Socket, fd: c_int, begun: bool) -> Look {
                 // Later writes must get the kernel's error.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
             }
-            // Another thread may have begun a reset since. (A reset that had begun before the look
-            // and is not made is one that this thread makes; a handler interrupted it.)
+            // Another thread may have begun a reset since.
             let is_news =
                 before == Resetting::None && emulated_reset::resetting(sock) != Resetting::None;
             if is_reset || is_news {

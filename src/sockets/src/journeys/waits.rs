@@ -2,6 +2,7 @@
 //! They end, and they sleep meanwhile.
 
 use super::*;
+use crate::fork_shared::Unread;
 use crate::unread_copy::{self, owed_ns};
 use std::io::Write;
 use std::sync::mpsc;
@@ -155,4 +156,26 @@ fn a_wait_for_a_taker_ends_with_the_stream() {
     assert!(sys::now_ns() - began < 1_000_000_000);
     sock.tx.state.put(State::Link);
     demote::demote(sock, Which::Both, Reason::Close);
+}
+
+#[test]
+fn what_a_relative_has_is_not_joined_to_what_tcp_holds() {
+    let pair = Pair::new(Over::Memory);
+    let [writer, reader] = pair.ends;
+    assert_eq!(writer.send(b"by TCP", 0), Ok(6));
+    while crate::tcp::unread(reader.fd) < 6 {
+        std::thread::yield_now();
+    }
+    let family = reader.sock.family_or_take().unwrap();
+    assert!(family.keeps(1));
+    let (len, owed, whole) = (3, 9, false);
+    family.leave_unread(Unread { len, owed, whole });
+    {
+        let _section = reader.sock.rx.lock.enter().unwrap();
+        unread_copy::adopt(reader.sock);
+        assert!(!unread_copy::keep_of_tcp(reader.sock));
+        unread_copy::renounce(reader.sock);
+    }
+    assert_eq!(reader.recv(&mut [0; 8], 0), Ok(6));
+    pair.close();
 }

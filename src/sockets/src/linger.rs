@@ -3,7 +3,7 @@
 use crate::demote::{self, Which};
 use crate::finish::{self, Patience};
 use crate::socket::{self, Event, SETS, Socket, State};
-use crate::{direct, jobs, leave, report, resend, tcp, unread_copy, why};
+use crate::{direct, jobs, leave, report, resend, unread_copy, why};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -23,10 +23,7 @@ pub fn reset_if_unread(sock: &'static Socket, fd: c_int) {
 /// written goes to TCP; with unread input the connection will be reset, as on TCP. Returns whether
 /// the peer's library, on another host, may still write a record to TCP.
 pub fn part(sock: &'static Socket, reason: Reason) -> bool {
-    let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
-    if inherited {
-        // The parent's stream: a child's close does not concern it.
-        abandon_inherited(sock);
+    if leaves_inherited(sock) {
         return false;
     }
     let far = sock.carrier().ends_by_record;
@@ -35,7 +32,8 @@ pub fn part(sock: &'static Socket, reason: Reason) -> bool {
         && let Some(d) = sock.rx.dir()
     {
         let tail = d.tx.tail.read();
-        on_link = d.tx_wishes.switched.load(Ordering::Acquire) == 1;
+        // As in `recv`, any other number than 0 is a switch.
+        on_link = d.tx_wishes.switched.load(Ordering::Acquire) != 0;
         unread = on_link
             && !d.rx.head.read().flagged
             && tail.offset != sock.rx.at.load(Ordering::Relaxed);
@@ -67,6 +65,27 @@ pub fn part(sock: &'static Socket, reason: Reason) -> bool {
     far && on_link
 }
 
+/// The parent's stream: a child's close does not concern it. False: the stream is this process's
+/// own, or another thread has brought it to TCP by now.
+fn leaves_inherited(sock: &'static Socket) -> bool {
+    let is_inherited = || {
+        let halves = [&sock.rx, &sock.tx];
+        halves.iter().any(|half| half.state() == State::Inherited)
+    };
+    if !is_inherited() {
+        return false;
+    }
+    // Another thread of the child may be using the stream. A handler in the middle of this thread's
+    // own use goes on without the lock.
+    let sections = [&sock.rx, &sock.tx].map(|half| half.lock.enter());
+    let still = is_inherited();
+    if still {
+        abandon_inherited(sock);
+    }
+    drop(sections);
+    still
+}
+
 /// Returns whether a socket that the program has closed is still needed here.
 pub(super) fn goes_on(sock: &Socket) -> bool {
     sock.tx.state() == State::Resending || crate::remote::awaits_record(sock)
@@ -95,20 +114,13 @@ pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
             return false;
         }
     }
-    let own = (control_thread::is_running() && (alone || seconds.is_none()))
-        // With relatives that hold the file, its registrations in epoll sets stay.
-        .then(|| !alone || withdraw(sock, fd))
-        .filter(|&gone| gone)
-        .and_then(|_| {
-            let _low = own_fds::Low::begin();
-            own_fds::copy(fd)
-        });
-    let Some(own) = own else {
-        if alone && seconds.is_none() && !sock.carrier().ends_by_record {
-            // No descriptor to linger by: as at the end of a process, the reader has a copy of what
-            // TCP lacks, and reads it before the FIN.
+    let Some(own) = own_descriptor(sock, fd) else {
+        if alone && !sock.carrier().ends_by_record {
+            // As at the end of a process, the reader has a copy of what TCP lacks, and reads it
+            // before the FIN.
             resend::abandon_rest(sock);
         } else {
+            // Longer than SO_LINGER says: nobody else could send the rest.
             finish::parting(sock, Patience::Endless);
         }
         return false;
@@ -142,6 +154,20 @@ pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
         own_fds::forget(own.raw());
     }
     later
+}
+
+/// A descriptor to linger by. `None`: there is no control thread or no number for it, or a
+/// registration of the socket would outlive the program's descriptor.
+fn own_descriptor(sock: &'static Socket, fd: c_int) -> Option<sys::Fd> {
+    if !control_thread::is_running() {
+        return None;
+    }
+    // With relatives that hold the file, its registrations in epoll sets stay.
+    if !sock.is_shared() && !withdraw(sock, fd) {
+        return None;
+    }
+    let _low = own_fds::Low::begin();
+    own_fds::copy(fd)
 }
 
 /// How long a closed connection that has re-sent everything waits for the peer's record: as long as
@@ -182,7 +208,8 @@ pub fn part_waiting(sock: &'static Socket) {
 pub fn end_before_record(sock: &'static Socket, fd: c_int) {
     let resets = sock.staged.linger(fd) == Some(0);
     let alone = !sock.is_shared() && sock.tx.in_kernel() == 0;
-    if !resets && alone && !tcp::has_bytes(fd) {
+    // A record that has come by now is taken out.
+    if !resets && alone && !crate::remote::has_input(sock, fd) {
         let _ = sys::shutdown(fd, libc::SHUT_WR);
     }
 }
@@ -224,6 +251,10 @@ pub fn close_when_drained(sock: &'static Socket, late: bool) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
+    if !sock.is_shared() && sock.staged.linger(fd).is_some_and(|seconds| seconds > 0) {
+        // Relatives had the socket at the program's close, and are gone: this close may not wait.
+        sock.staged.set_linger(fd, None);
+    }
     // The report at the end of the process waits for this, and finds the socket while it is
     // unreported.
     crate::report::finished(sock);

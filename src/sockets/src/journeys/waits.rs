@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::fork_shared::Unread;
+use crate::linger::part;
 use crate::unread_copy::{self, owed_ns};
 use std::io::Write;
 use std::sync::mpsc;
@@ -156,6 +157,30 @@ fn a_wait_for_a_taker_ends_with_the_stream() {
     assert!(sys::now_ns() - began < 1_000_000_000);
     sock.tx.state.put(State::Link);
     demote::demote(sock, Which::Both, Reason::Close);
+}
+
+#[test]
+fn a_child_that_closes_waits_for_its_thread_that_reads() {
+    let (a, b, index) = testing::link();
+    let sock = testing::writer(a, b, index);
+    sock.rx.state.put(State::Inherited);
+    sock.tx.state.put(State::Inherited);
+    let inside = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _section = sock.rx.lock.enter().unwrap();
+            inside.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(sock.rx.state(), State::Inherited);
+            assert!(sock.link().is_some());
+        });
+        while !inside.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        assert!(!part(sock, Reason::Close));
+    });
+    assert_eq!(sock.rx.state(), State::Plain);
+    assert!(sock.link().is_none());
 }
 
 #[test]

@@ -73,20 +73,22 @@ pub unsafe fn wait(
     mask: *const sigset_t,
     wait_state: &mut WaitState,
 ) -> Verdict {
-    // SAFETY: the caller's.
-    let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
-        return Verdict::Pass(Pass::NOBODY);
-    };
-    let timeout = timeout.as_ref();
     if wait_state.stage != Stage::Fresh {
         let mut waiter = Waiter::new(set, epfd, events, max, mask);
         waiter.kept = wait_state.kept;
         let slept = waiter.woken(wait_state);
+        // The first call has fixed the end. The program's time is not read again: its memory may be
+        // gone by now.
+        let timeout = wait_state.deadline.map(|_| Timeout::Ends);
         return match waiter.told(slept, false) {
             Some(verdict) => verdict,
             None => turns(waiter, timeout, wait_state),
         };
     }
+    // SAFETY: the C caller's argument, as this function demands.
+    let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
     let bad_time =
         timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec));
     if !(1..=EVENTS_MAX).contains(&max) || bad_time || seccomp::waits_by_itself() {
@@ -106,9 +108,30 @@ pub unsafe fn wait(
     }
     turns(
         Waiter::new(set, epfd, events, max, mask),
-        timeout,
+        timeout.map(Timeout::of),
         wait_state,
     )
+}
+
+/// The program's time limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Timeout {
+    /// None at all: the call looks and does not sleep.
+    Zero,
+    /// So many ns from the call's first sleep on.
+    Ns(u64),
+    /// It runs by now, to the deadline in the wait state.
+    Ends,
+}
+
+impl Timeout {
+    fn of(time: timespec) -> Self {
+        let ns = (time.tv_sec as u64).saturating_mul(1_000_000_000);
+        match ns.saturating_add(time.tv_nsec as u64) {
+            0 => Self::Zero,
+            ns => Self::Ns(ns),
+        }
+    }
 }
 
 const EVENT: usize = size_of::<epoll_event>();
@@ -129,10 +152,10 @@ fn there(at: usize, count: usize) -> usize {
 }
 
 /// Looks and sleeps in turn until there is an answer, or the hook is to sleep.
-fn turns(mut waiter: Waiter, timeout: Option<&timespec>, wait_state: &mut WaitState) -> Verdict {
+fn turns(mut waiter: Waiter, timeout: Option<Timeout>, wait_state: &mut WaitState) -> Verdict {
     let set = waiter.set;
     let adopted = set.adopted.load(Ordering::Acquire) != 0;
-    let poll = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
+    let poll = timeout == Some(Timeout::Zero);
     let mut deadline = wait_state.deadline;
     let mut awaits_owed = poll;
     // Turns in which marks came without an event: a peer that marks in vain may not keep us here.
@@ -152,7 +175,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, wait_state: &mut WaitSt
         let ready = match waiter.first(most, !turn) {
             First::Streams(ready) => ready,
             First::All(count) => return waiter.over(count),
-            First::Nowhere => return Verdict::Failed(Error::BadAddress),
+            First::Nowhere => return waiter.fails(Error::BadAddress),
         };
         if ready != 0 && !turn {
             let full = ready == waiter.max;
@@ -173,7 +196,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, wait_state: &mut WaitSt
             match found {
                 Ok((0, _)) => continue,
                 Ok((count, _)) => return waiter.over(count),
-                Err(e) => return failed(e),
+                Err(e) => return waiter.fails(error_of(e)),
             }
         }
         if ready != 0 || poll || over {
@@ -188,7 +211,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, wait_state: &mut WaitSt
         {
             continue;
         }
-        let left = timeout.map(|t| left_of(t, &mut deadline));
+        let left = timeout.map(|timeout| left_of(timeout, &mut deadline));
         (wait_state.deadline, wait_state.idle) = (deadline, idle);
         let Some(slept) = waiter.sleep(left, idle.is_multiple_of(IDLE_TURNS), wait_state) else {
             return Verdict::Block;
@@ -199,13 +222,11 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, wait_state: &mut WaitSt
     }
 }
 
-/// How many ns are left of `time`, which begins to run at the first call of this.
-fn left_of(time: &timespec, deadline: &mut Option<u64>) -> u64 {
+/// How many ns are left of the timeout, which begins to run at the first call of this.
+fn left_of(timeout: Timeout, deadline: &mut Option<u64>) -> u64 {
     let now = sys::now_ns();
-    let end = *deadline.get_or_insert_with(|| {
-        now.saturating_add((time.tv_sec as u64).saturating_mul(1_000_000_000))
-            .saturating_add(time.tv_nsec as u64)
-    });
+    let ns = if let Timeout::Ns(ns) = timeout { ns } else { 0 };
+    let end = *deadline.get_or_insert(now.saturating_add(ns));
     end.saturating_sub(now)
 }
 
@@ -216,13 +237,14 @@ fn left_of(time: &timespec, deadline: &mut Option<u64>) -> u64 {
 /// The kernel has filled `got` events of a C caller's.
 #[cold]
 pub unsafe fn looked(set: &'static Set, events: *mut epoll_event, got: c_int) -> Verdict {
-    let mut waiter = Waiter::new(set, set.fd(), events, got.max(0), core::ptr::null());
-    waiter.kept = None;
     if got <= 0 {
         // With -1 in errno stands what the kernel said.
         return Verdict::Done(got as isize);
     }
+    let mut waiter = Waiter::of_filled(set, set.fd(), events, got, core::ptr::null());
     let (count, _) = set.translate(waiter.out(), 0, got as usize, Moment::unknown());
+    // Of doorbells alone 0 is left, and no stream is looked at: none was in the set when the call
+    // began, so its bytes have come since, and the next call finds them.
     waiter.over(count)
 }
 
@@ -249,12 +271,12 @@ pub unsafe fn returned(
         // SAFETY: the caller's arguments, a time of ours.
         return unsafe { wait(set, epfd, events, max, left, mask, wait_state) };
     }
-    let mut waiter = Waiter::new(set, epfd, events, max, mask);
     set.awake();
     if got <= 0 {
         // With -1 in errno stands what the kernel said.
         return Verdict::Done(got as isize);
     }
+    let mut waiter = Waiter::of_filled(set, epfd, events, max, mask);
     let (count, _) = set.translate(waiter.out(), 0, got as usize, Moment::unknown());
     if count != 0 {
         let count = waiter.append(count);
@@ -265,12 +287,12 @@ pub unsafe fn returned(
     unsafe { wait(set, epfd, events, max, left, mask, wait_state) }
 }
 
-fn failed(e: sys::Errno) -> Verdict {
-    Verdict::Failed(if e == libc::EINTR {
+fn error_of(e: sys::Errno) -> Error {
+    if e == libc::EINTR {
         Error::Interrupted
     } else {
         Error::Kernel(e)
-    })
+    }
 }
 
 enum Slept {
@@ -345,7 +367,25 @@ impl Waiter {
         }
     }
 
+    /// Of an array that the kernel has written to: what stood there before the call is gone.
+    fn of_filled(
+        set: &'static Set,
+        epfd: c_int,
+        events: *mut epoll_event,
+        max: c_int,
+        mask: *const sigset_t,
+    ) -> Self {
+        Self {
+            kept: None,
+            ..Self::new(set, epfd, events, max, mask)
+        }
+    }
+
     fn out(&mut self) -> &mut [epoll_event] {
+        if self.events.is_null() {
+            // The kernel refuses it only when it has an event for it.
+            return &mut [];
+        }
         // SAFETY: the caller's array of `max` events, plain integers.
         unsafe { core::slice::from_raw_parts_mut(self.events, self.max) }
     }
@@ -422,7 +462,7 @@ impl Waiter {
                 self.over(count)
             }
             Err(_) if ready != 0 => self.over(ready),
-            Err(e) => failed(e),
+            Err(e) => self.fails(error_of(e)),
         })
     }
 
@@ -525,8 +565,10 @@ impl Waiter {
     /// The kernel had an event and could not write it into the array. Was it only a doorbell of the
     /// library's? Then the program has no event, and the call does not fail.
     fn was_bell(&self) -> bool {
-        if !is_null_or_users(self.events as usize, self.max * EVENT) {
-            // The kernel refuses such an array whatever there is to tell.
+        if !is_null_or_users(self.events as usize, self.max * EVENT)
+            || caller::is_mask_missing(self.mask)
+        {
+            // The kernel refuses such an array or mask whatever there is to tell.
             return false;
         }
         self.set.silence();
@@ -654,15 +696,12 @@ impl Waiter {
                 // kernel's events go with them: a program that was stopped for long must not be
                 // told of streams alone.
                 let ready = match self.first(self.max, true) {
-                    First::Streams(0) => {
-                        self.set.pass_on();
-                        return Some(failed(e));
-                    }
+                    First::Streams(0) => return Some(self.fails(error_of(e))),
                     First::Streams(ready) => {
                         self.all_of_kernel(ready).map_or(ready, |(all, _)| all)
                     }
                     First::All(count) => count,
-                    First::Nowhere => return Some(Verdict::Failed(Error::BadAddress)),
+                    First::Nowhere => return Some(self.fails(Error::BadAddress)),
                 };
                 Some(self.over(ready))
             }
@@ -702,6 +741,12 @@ impl Waiter {
         }
         self.leave_rest(start + kept);
         start + kept
+    }
+
+    /// Ends the call with an error. What woke this thread is passed on, since its event stays.
+    fn fails(&self, error: Error) -> Verdict {
+        self.set.pass_on();
+        Verdict::Failed(error)
     }
 
     /// Ends the call with `count` events. Other threads that wait on this set are woken for what is
@@ -750,3 +795,6 @@ impl Sleepers for Set {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,14 +5,34 @@
 //! and sleeps in the kernel's set, which also holds the doorbells that peers ring. The sleep itself
 //! is made by the hook ([`super::wait_state`]).
 //!
-//! Neither source may keep the other from being told: streams that fill every answer make room for
-//! the kernel's events from time to time.
+//! A registration is *adopted* while its socket has a stream, and a set counts these. A set that
+//! never had one is [plain](Set::is_plain), and its calls go straight to the kernel.
+//!
+//! | function | the hook calls it |
+//! |---|---|
+//! | [`wait`] | for a set that is not plain, and again after each sleep |
+//! | [`after_plain_poll`] | after a poll of a plain set that became another meanwhile |
+//! | [`after_plain_wait`] | the same after a wait; goes on by [`wait`] if no event is left |
+//!
+//! [`wait`] makes rounds: it collects the streams that are ready, asks the kernel if that is due,
+//! and sleeps. No lock is held over a round. The set's lock is taken for each step, and the kernel
+//! is asked with nothing locked; an array and its events are the call's own ([`Waiter`]).
+//!
+//! A change must keep these rules:
+//! - A call that has taken a doorbell's event looks at the streams, or ends by `answer` or `fails`:
+//!   these ring another sleeper for what is left.
+//! - A sleep is announced (`sleepers`, and the slots of the links) before the last look at the
+//!   streams, and is noted for a thread that never returns from it (`io_wait`).
+//! - Neither source may hide the other. Streams that fill every answer leave room for the kernel's
+//!   events from time to time (`kernel_turn`), and marks in vain do not keep it from being asked.
+//! - What the kernel refuses is refused here: arguments, an array or a mask that is not there.
+//! - Places of the array after the answer are left as they were.
 
 mod waiter;
 
 pub(super) use self::waiter::KEPT;
 
-use self::waiter::{First, Waiter};
+use self::waiter::{First, Found, Waiter};
 use super::kernel_events::Moment;
 use super::set::{self, Set};
 use super::wait_state::{Stage, WaitState};
@@ -31,9 +51,10 @@ const AT_ONCE: timespec = sys::timespec(0);
 /// The kernel refuses to be asked for more events at once (EP_MAX_EVENTS).
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 
-/// After so many turns without an event the kernel is asked whatever the marks say: a peer that
-/// marks in vain must not hide the kernel's events.
-const IDLE_TURNS: u32 = 16;
+/// In this many rounds without an event the kernel is asked once, whatever the marks say: a peer
+/// that marks in vain must not hide the kernel's events.
+const IDLE_ROUNDS: u32 = 16;
+
 /// `epoll_create*` returned `fd`.
 pub fn created(fd: c_int) {
     sluice_sockets::descriptors::renumbered(fd);
@@ -66,9 +87,9 @@ pub unsafe fn wait(
         // The first call has fixed the end. The program's time is not read again: its memory may be
         // gone by now.
         let timeout = wait_state.deadline.map(|_| Timeout::Ends);
-        return match waiter.told(slept, false) {
+        return match waiter.answer_of(slept, false) {
             Some(verdict) => verdict,
-            None => turns(waiter, timeout, wait_state),
+            None => look_and_sleep(waiter, timeout, wait_state),
         };
     }
     // SAFETY: the C caller's argument, as this function demands.
@@ -92,7 +113,7 @@ pub unsafe fn wait(
             return Verdict::Pass(Pass::NOBODY);
         }
     }
-    turns(
+    look_and_sleep(
         Waiter::new(set, epfd, events, max, mask),
         timeout.map(Timeout::of),
         wait_state,
@@ -128,14 +149,18 @@ fn is_null_or_users(at: usize, len: usize) -> bool {
     plausible(at.max(4096), len)
 }
 
-/// Looks and sleeps in turn until there is an answer, or the hook is to sleep.
-fn turns(mut waiter: Waiter, timeout: Option<Timeout>, wait_state: &mut WaitState) -> Verdict {
+/// Makes rounds until there is an answer, or the hook is to sleep.
+fn look_and_sleep(
+    mut waiter: Waiter,
+    timeout: Option<Timeout>,
+    wait_state: &mut WaitState,
+) -> Verdict {
     let set = waiter.set;
     let adopted = set.adopted.load(Ordering::Acquire) != 0;
     let poll = timeout == Some(Timeout::Zero);
     let mut deadline = wait_state.deadline;
     let mut awaits_owed = poll;
-    // Turns in which marks came without an event: a peer that marks in vain may not keep us here.
+    // Rounds in which marks came without an event.
     let mut idle = wait_state.idle;
     loop {
         if meeting::is_meeting() {
@@ -143,46 +168,46 @@ fn turns(mut waiter: Waiter, timeout: Option<Timeout>, wait_state: &mut WaitStat
         }
         set.drive();
         // Streams that fill every answer may not keep the kernel's events from being told.
-        let turn = adopted && set.kernel_turn.load(Ordering::Relaxed);
-        let most = if turn {
+        let kernel_turn = adopted && set.kernel_turn.load(Ordering::Relaxed);
+        let most = if kernel_turn {
             waiter.max - waiter.max.div_ceil(2)
         } else {
             waiter.max
         };
-        let ready = match waiter.first(most, !turn) {
+        let ready = match waiter.first(most, !kernel_turn) {
             First::Streams(ready) => ready,
-            First::All(count) => return waiter.over(count),
-            First::Nowhere => return waiter.fails(Error::BadAddress),
+            First::Complete(count) => return waiter.answer(count),
+            First::NotWritable => return waiter.fails(Error::BadAddress),
         };
-        if ready != 0 && !turn {
+        if ready != 0 && !kernel_turn {
             let full = ready == waiter.max;
-            let due = waiter.kernel_due() || full && waiter.kernel_waits();
+            let due = waiter.is_kernel_due() || full && waiter.count_full_answer();
             if full || !due {
                 set.kernel_turn.store(due, Ordering::Relaxed);
-                return waiter.over(ready);
+                return waiter.answer(ready);
             }
         }
         idle += 1;
-        let over = idle > IDLE_TURNS && deadline.is_some_and(|end| sys::now_ns() >= end);
-        if turn {
+        let is_late = idle > IDLE_ROUNDS && deadline.is_some_and(|end| sys::now_ns() >= end);
+        if kernel_turn {
             set.kernel_turn.store(false, Ordering::Relaxed);
         }
-        if turn && ready == 0 {
+        if kernel_turn && ready == 0 {
             // An answer of one place: the kernel's, if it has any.
-            let found = waiter.kernel(0, Some(&AT_ONCE), Ends::NEVER);
+            let found = waiter.ask_kernel(0, Some(&AT_ONCE), Ends::NEVER);
             match found {
-                Ok((0, _)) => continue,
-                Ok((count, _)) => return waiter.over(count),
+                Ok(Found { count: 0, .. }) => continue,
+                Ok(found) => return waiter.answer(found.count),
                 Err(e) => return waiter.fails(error_of(e)),
             }
         }
-        if ready != 0 || poll || over {
-            match waiter.last_look(ready, turn, &mut awaits_owed) {
+        if ready != 0 || poll || is_late {
+            match waiter.last_look(ready, kernel_turn, &mut awaits_owed) {
                 Some(verdict) => return verdict,
                 None => continue,
             }
         }
-        if !idle.is_multiple_of(IDLE_TURNS)
+        if !idle.is_multiple_of(IDLE_ROUNDS)
             && set.adopted.load(Ordering::Acquire) != 0
             && set.spin_until_ready()
         {
@@ -190,10 +215,10 @@ fn turns(mut waiter: Waiter, timeout: Option<Timeout>, wait_state: &mut WaitStat
         }
         let left = timeout.map(|timeout| left_of(timeout, &mut deadline));
         (wait_state.deadline, wait_state.idle) = (deadline, idle);
-        let Some(slept) = waiter.sleep(left, idle.is_multiple_of(IDLE_TURNS), wait_state) else {
+        let Some(slept) = waiter.sleep(left, idle.is_multiple_of(IDLE_ROUNDS), wait_state) else {
             return Verdict::Block;
         };
-        if let Some(verdict) = waiter.told(slept, left == Some(0)) {
+        if let Some(verdict) = waiter.answer_of(slept, left == Some(0)) {
             return verdict;
         }
     }
@@ -213,7 +238,7 @@ fn left_of(timeout: Timeout, deadline: &mut Option<u64>) -> u64 {
 /// # Safety
 /// The kernel has filled `got` events of a C caller's.
 #[cold]
-pub unsafe fn looked(set: &'static Set, events: *mut epoll_event, got: c_int) -> Verdict {
+pub unsafe fn after_plain_poll(set: &'static Set, events: *mut epoll_event, got: c_int) -> Verdict {
     if got <= 0 {
         // With -1 in errno stands what the kernel said.
         return Verdict::Done(got as isize);
@@ -222,7 +247,7 @@ pub unsafe fn looked(set: &'static Set, events: *mut epoll_event, got: c_int) ->
     let (count, _) = set.translate(waiter.out(), 0, got as usize, Moment::unknown());
     // Of doorbells alone 0 is left, and no stream is looked at: none was in the set when the call
     // began, so its bytes have come since, and the next call finds them.
-    waiter.over(count)
+    waiter.answer(count)
 }
 
 /// After a wait that went straight to the kernel returned `got`, and the set is no longer
@@ -232,7 +257,7 @@ pub unsafe fn looked(set: &'static Set, events: *mut epoll_event, got: c_int) ->
 /// # Safety
 /// As [`wait`]; the kernel has filled `got` events.
 #[cold]
-pub unsafe fn returned(
+pub unsafe fn after_plain_wait(
     set: &'static Set,
     epfd: c_int,
     (events, max): (*mut epoll_event, c_int),
@@ -248,7 +273,7 @@ pub unsafe fn returned(
         // SAFETY: the caller's arguments, a time of ours.
         return unsafe { wait(set, epfd, events, max, left, mask, wait_state) };
     }
-    set.awake();
+    set.retract_if_last();
     if got <= 0 {
         // With -1 in errno stands what the kernel said.
         return Verdict::Done(got as isize);
@@ -257,7 +282,7 @@ pub unsafe fn returned(
     let (count, _) = set.translate(waiter.out(), 0, got as usize, Moment::unknown());
     if count != 0 {
         let count = waiter.append(count);
-        return waiter.over(count);
+        return waiter.answer(count);
     }
     // Doorbells alone: the wait goes on, this time by `wait`.
     // SAFETY: the caller's arguments, a time of ours.
@@ -274,7 +299,7 @@ fn error_of(e: sys::Errno) -> Error {
 
 impl Set {
     /// A sleeper was counted out: the last one takes the announcement back.
-    fn awake(&self) {
+    fn retract_if_last(&self) {
         let wanted =
             || self.sleepers.load(Ordering::SeqCst) != 0 || self.nested.load(Ordering::Relaxed);
         if wanted() {
@@ -295,7 +320,7 @@ impl Sleepers for Set {
     /// One sleeper less; retracts the announcement, unless others still sleep.
     fn leave(&self) {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.awake();
+        self.retract_if_last();
     }
 
     /// Wakes another thread that waits on this set if there is more to tell.

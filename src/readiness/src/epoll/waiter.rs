@@ -18,22 +18,23 @@ use sluice_sockets::unread_copy::{self, awaiting};
 use sluice_sockets::verdict::{Error, Verdict};
 use sluice_stats::Reason;
 
-/// The kernel is asked for its events at least this often, however busy the rings are.
+/// The kernel is asked for its events at least this often, in ns, however busy the rings are.
 const KERNEL_NS: u64 = 50_000;
 
-/// The kernel is also asked once in so many answers that streams fill, so that a program that takes
-/// few events at a time gets to all of them.
+/// After this many answers in a row that streams have filled, the kernel is asked, so that a
+/// program that takes few events at a time gets to all of them.
 const FULL_ANSWERS: u32 = 4;
 
-/// So many events at the front of the program's array are put back if no event takes their place.
-/// The kernel leaves them alone, and a program that waits for one or two may rely on that.
+/// How many places at the front of the program's array are restored if the answer does not fill
+/// them: a look may have written there. The kernel leaves them alone, and a program that waits for
+/// one or two events may rely on that.
 pub(in super::super) const KEPT: usize = 2;
-/// The kernel is asked again at most so often, where its answer was full and left places free:
-/// some of its events were told already, or are not the program's.
+/// How often one call asks the kernel again at most. It does where the answer filled the array, and
+/// the translation has freed places: some events were told already, or were doorbells.
 const LOOKS: u32 = 8;
 
 /// How many of `count` events can be written at `at`.
-fn there(at: usize, count: usize) -> usize {
+fn writable_events(at: usize, count: usize) -> usize {
     if caller::cannot_write(at, count * EVENT) {
         caller::writable(at, count * EVENT) / EVENT
     } else {
@@ -41,24 +42,35 @@ fn there(at: usize, count: usize) -> usize {
     }
 }
 
+/// What the array holds after a look at the kernel.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    /// How many events: those from before the look, and the kernel's.
+    pub(super) count: usize,
+    /// The place of the event before which the first doorbell stood, if one rang.
+    bell: Option<usize>,
+}
+
+/// How a sleep ended.
 pub(super) enum Slept {
-    /// Events for the program.
+    /// With this many events for the program.
     Events(usize),
-    /// A doorbell: look at the streams.
+    /// Without an event, and streams may be ready: a doorbell rang, or the sleep was cut short.
     News,
-    /// The time is over, or a slice of it.
+    /// Without an event: its time is over.
     Nothing,
 }
 
 /// What the first look of a call has put into the array.
 pub(super) enum First {
-    /// So many streams' events; the kernel's may follow.
+    /// The events of this many streams; the kernel's may follow.
     Streams(usize),
-    /// A complete answer: streams, the kernel's events, and streams that must come after these.
-    All(usize),
+    /// An answer of this many events, to which nothing is to be added: streams, the kernel's
+    /// events, and the streams whose writers did something by TCP before.
+    Complete(usize),
     /// Nothing: a stream is ready, but the array cannot be written. The call fails as the kernel
     /// would fail it, and the event stays.
-    Nowhere,
+    NotWritable,
 }
 
 /// One call of `epoll_wait`.
@@ -68,9 +80,9 @@ pub(super) struct Waiter {
     events: *mut epoll_event,
     pub(super) max: usize,
     mask: *const sigset_t,
-    /// So many events at the front of the array can be written: as many as streams could fill when
-    /// the call began.
-    sure: usize,
+    /// How many events at the front of the array are known to be writable: as many as streams could
+    /// fill when the call began. 0 if the set had no stream then.
+    writable: usize,
     /// What the front of the array was before the call, see [`KEPT`].
     pub(super) kept: Option<[epoll_event; KEPT]>,
     /// The kernel's last answer took all the places there were.
@@ -85,19 +97,19 @@ impl Waiter {
         max: c_int,
         mask: *const sigset_t,
     ) -> Self {
-        let (mut max, mut sure, mut kept) = (max as usize, 0, None);
+        let (mut max, mut writable, mut kept) = (max as usize, 0, None);
         let adopted = set.adopted.load(Ordering::Relaxed) as usize;
         if adopted != 0 {
             let filled = adopted.saturating_add(KEPT).min(max);
-            sure = there(events as usize, filled);
-            if (1..filled).contains(&sure) {
+            writable = writable_events(events as usize, filled);
+            if (1..filled).contains(&writable) {
                 // The kernel, too, stops at the first event that it cannot write.
-                max = sure;
+                max = writable;
             }
             let to = kept.insert([epoll_event { events: 0, u64: 0 }; KEPT]);
             // SAFETY: the front of the caller's array, which is there.
-            unsafe { core::ptr::copy_nonoverlapping(events, to.as_mut_ptr(), KEPT.min(sure)) };
-            if sure == 0 {
+            unsafe { core::ptr::copy_nonoverlapping(events, to.as_mut_ptr(), KEPT.min(writable)) };
+            if writable == 0 {
                 kept = None;
             }
         }
@@ -107,7 +119,7 @@ impl Waiter {
             events,
             max,
             mask,
-            sure,
+            writable,
             kept,
             was_full: false,
         }
@@ -142,15 +154,16 @@ impl Waiter {
         let adopted = self.set.adopted.load(Ordering::Acquire) as usize;
         let left = self.max.saturating_sub(start);
         let most = adopted.saturating_add(KEPT).min(left);
-        if start + most <= self.sure {
+        if start + most <= self.writable {
             return most;
         }
-        there((self.events as usize).wrapping_add(start * EVENT), most)
+        writable_events((self.events as usize).wrapping_add(start * EVENT), most)
     }
 
-    /// The first look of a call: up to `most` streams go into the front of the array. With
-    /// `before_tcp` the kernel's events go before a stream whose writer did something by TCP first.
-    pub(super) fn first(&mut self, most: usize, before_tcp: bool) -> First {
+    /// The first look of a round: up to `most` streams go into the front of the array. With
+    /// `in_order` it stops at a stream whose writer did something by TCP before, and the kernel's
+    /// events go in between.
+    pub(super) fn first(&mut self, most: usize, in_order: bool) -> First {
         let set = self.set;
         if set.adopted.load(Ordering::Acquire) == 0 {
             return First::Streams(0);
@@ -158,20 +171,20 @@ impl Waiter {
         let room = self.room(0).min(most);
         if room == 0 && most != 0 {
             return if set.would_tell() {
-                First::Nowhere
+                First::NotWritable
             } else {
                 First::Streams(0)
             };
         }
         let out = self.out().get_mut(..room).unwrap_or_default();
-        if !before_tcp {
+        if !in_order {
             return First::Streams(set.collect_ready(out));
         }
         match set.collect_ready_before_tcp(out) {
             Taken::Events(ready) => First::Streams(ready),
             Taken::BeforeTcp(ready) => match self.kernel_between(ready) {
                 0 => First::Streams(0),
-                count => First::All(count),
+                count => First::Complete(count),
             },
         }
     }
@@ -187,20 +200,22 @@ impl Waiter {
         if !self.was_full {
             self.set.with(EpollState::kernel_has_told);
         }
-        self.append(found.map_or(ready, |(count, _)| count))
+        self.append(found.map_or(ready, |found| found.count))
     }
 
     /// The answer of a call that does not sleep: `ready` streams, and the kernel's events after
-    /// them. `None`: bytes that a demotion had to send again have arrived meanwhile, so look anew.
-    /// That happens once a call.
+    /// them. At the kernel's turn, which left out streams, these follow. `None`: bytes that a
+    /// demotion had to send again have arrived meanwhile, so look anew. That happens once a call.
     pub(super) fn last_look(
         &mut self,
         ready: usize,
-        turn: bool,
+        kernel_turn: bool,
         awaits_owed: &mut bool,
     ) -> Option<Verdict> {
         let found = self.all_of_kernel(ready);
-        if matches!(found, Ok((0, _))) && core::mem::take(awaits_owed) && unread_copy::is_any_owed()
+        if matches!(found, Ok(Found { count: 0, .. }))
+            && core::mem::take(awaits_owed)
+            && unread_copy::is_any_owed()
         {
             let socks = self.set.with(|state| state.readers()).unwrap_or_default();
             if awaiting::await_first_of(socks.into_iter()) {
@@ -208,35 +223,40 @@ impl Waiter {
             }
         }
         Some(match found {
-            Ok((count, _)) => {
-                let count = if turn { self.append(count) } else { count };
-                self.over(count)
+            Ok(Found { count, .. }) => {
+                let count = if kernel_turn {
+                    self.append(count)
+                } else {
+                    count
+                };
+                self.answer(count)
             }
-            Err(_) if ready != 0 => self.over(ready),
+            Err(_) if ready != 0 => self.answer(ready),
             Err(e) => self.fails(error_of(e)),
         })
     }
 
-    /// Streams have filled one more answer. True: it is the kernel's turn, after so many in a row.
-    pub(super) fn kernel_waits(&self) -> bool {
+    /// Counts an answer that streams have filled. True: the [`FULL_ANSWERS`]th in a row, so that
+    /// the kernel is to be asked.
+    pub(super) fn count_full_answer(&self) -> bool {
         let full = &self.set.full_answers;
         let filled = full.load(Ordering::Relaxed) + 1;
         full.store(filled % FULL_ANSWERS, Ordering::Relaxed);
         filled == FULL_ANSWERS
     }
 
-    pub(super) fn kernel_due(&self) -> bool {
+    /// Returns whether the kernel was last asked [`KERNEL_NS`] ago or longer.
+    pub(super) fn is_kernel_due(&self) -> bool {
         sys::rough_ns().wrapping_sub(self.set.looked_ns.load(Ordering::Relaxed)) >= KERNEL_NS
     }
 
-    /// Asks the kernel for events after the first `ready` ones, and translates them. Returns the
-    /// count of all, and the place at which a doorbell stood, if one rang.
-    pub(super) fn kernel(
+    /// Asks the kernel for events after the first `ready` ones, and translates them.
+    pub(super) fn ask_kernel(
         &mut self,
         ready: usize,
         timeout: Option<&timespec>,
         ends: Ends,
-    ) -> Result<(usize, Option<usize>), sys::Errno> {
+    ) -> Result<Found, sys::Errno> {
         let room = self.max - ready;
         // A call that has an answer delivers no signal that only its mask lets through.
         let mask = if ready == 0 {
@@ -256,31 +276,32 @@ impl Waiter {
                 mask,
             )
         };
-        self.took(ready, got, began)
+        self.take_kernels(ready, got, began)
     }
 
-    /// As [`Waiter::kernel`] without a wait. Asks again where the kernel may have more events and
-    /// the translation has left places for them.
-    fn all_of_kernel(&mut self, ready: usize) -> Result<(usize, Option<usize>), sys::Errno> {
-        let mut found = self.kernel(ready, Some(&AT_ONCE), Ends::NEVER)?;
+    /// As [`Waiter::ask_kernel`] without a wait. Asks again where the kernel may have more events
+    /// and the translation has left places for them.
+    fn all_of_kernel(&mut self, ready: usize) -> Result<Found, sys::Errno> {
+        let mut found = self.ask_kernel(ready, Some(&AT_ONCE), Ends::NEVER)?;
         for _ in 0..LOOKS {
-            let (count, bell) = found;
-            // A registration that was parked is the program's again after its event, and the kernel
-            // tells of it in the next look.
-            let only_rang = count == ready && bell.is_some();
-            if !(only_rang || self.was_full) || count == self.max {
+            // A parked registration is the program's again after its event, and the kernel tells of
+            // it in the next look.
+            let only_bells = found.count == ready && found.bell.is_some();
+            if !(only_bells || self.was_full) || found.count == self.max {
                 break;
             }
-            let Ok((more, rang)) = self.kernel(count, Some(&AT_ONCE), Ends::NEVER) else {
+            let Ok(next) = self.ask_kernel(found.count, Some(&AT_ONCE), Ends::NEVER) else {
                 break;
             };
             // The kernel tells of a level-triggered event again at the end of a second look. In
             // one call a program expects it once, so both become one. Two registrations with the
             // same data become one, too: the program tells them apart by nothing else.
-            let more = self.fold(count, more);
-            found = (more, bell.or(rang));
-            let is_all = more == count && rang.is_none();
-            if is_all || only_rang && more == ready && !self.was_full {
+            let count = self.fold(found.count, next.count);
+            let is_news = count != found.count || next.bell.is_some();
+            let is_parked_silent = only_bells && count == ready && !self.was_full;
+            let bell = found.bell.or(next.bell);
+            found = Found { count, bell };
+            if !is_news || is_parked_silent {
                 break;
             }
         }
@@ -289,15 +310,20 @@ impl Waiter {
 
     /// Translates the `got` events that the kernel has put after the first `ready` ones, in a look
     /// that began at `began`.
-    fn took(
+    fn take_kernels(
         &mut self,
         ready: usize,
         got: Result<usize, sys::Errno>,
         began: Moment,
-    ) -> Result<(usize, Option<usize>), sys::Errno> {
+    ) -> Result<Found, sys::Errno> {
         // A sleep that a signal ended was no look at the kernel's events.
         let got = match got {
-            Err(libc::EFAULT) if self.was_bell() => return Ok((ready, Some(ready))),
+            Err(libc::EFAULT) if self.was_bell() => {
+                return Ok(Found {
+                    count: ready,
+                    bell: Some(ready),
+                });
+            }
             got => got?,
         };
         if self.set.adopted.load(Ordering::Relaxed) != 0 {
@@ -305,12 +331,15 @@ impl Waiter {
         }
         self.was_full = ready + got == self.max;
         if got == 0 {
-            return Ok((ready, None));
+            return Ok(Found {
+                count: ready,
+                bell: None,
+            });
         }
         let set = self.set;
-        let found = set.translate(self.out(), ready, ready + got, began);
-        self.leave_rest(found.0);
-        Ok(found)
+        let (count, bell) = set.translate(self.out(), ready, ready + got, began);
+        self.restore_rest(count);
+        Ok(Found { count, bell })
     }
 
     /// The kernel had an event and could not write it into the array. Was it only a doorbell of the
@@ -326,8 +355,8 @@ impl Waiter {
         events::kernel_ready(self.epfd, libc::POLLIN) == 0
     }
 
-    /// Puts back the front of the array after `count` events: the kernel would not have touched it.
-    fn leave_rest(&mut self, count: usize) {
+    /// Restores the front of the array after `count` events: the kernel would not have touched it.
+    fn restore_rest(&mut self, count: usize) {
         if let Some(kept) = self.kept {
             for (event, old) in self.out().iter_mut().zip(kept).skip(count) {
                 *event = old;
@@ -335,11 +364,13 @@ impl Waiter {
         }
     }
 
-    /// Sleeps in the kernel's set, at most `left` ns. `None`: the hook does, by `wait_state`.
+    /// Sleeps in the kernel's set, at most `left` ns. If a stream is marked the call does not
+    /// sleep: it looks at the streams again, or with `asks_kernel` at the kernel. `None`: the hook
+    /// sleeps, by `wait_state`.
     pub(super) fn sleep(
         &mut self,
         left: Option<u64>,
-        look: bool,
+        asks_kernel: bool,
         wait_state: &mut WaitState,
     ) -> Option<Result<Slept, sys::Errno>> {
         let set = self.set;
@@ -362,7 +393,7 @@ impl Waiter {
         }
         set.sleepers.fetch_add(1, Ordering::SeqCst);
         let marked = set.announce_and_look();
-        if marked && !look {
+        if marked && !asks_kernel {
             set.leave();
             return Some(Ok(Slept::News));
         }
@@ -390,26 +421,26 @@ impl Waiter {
             return None;
         }
         let timeout = left.map(sys::timespec);
-        let got = self.kernel(0, timeout.as_ref(), wait_state.ran.any());
+        let found = self.ask_kernel(0, timeout.as_ref(), wait_state.ran.any());
         set.leave();
-        Some(self.slept(got, sliced))
+        Some(self.after_sleep(found, sliced))
     }
 
     /// The hook has slept: takes the kernel's answer from `wait_state`.
     pub(super) fn woken(&mut self, wait_state: &mut WaitState) -> Result<Slept, sys::Errno> {
         io_wait::wakes_up(wait_state.frame());
         wait_state.stage = Stage::Fresh;
-        let got = self.took(0, wait_state.answer, wait_state.began);
-        self.slept(got, wait_state.sliced)
+        let found = self.take_kernels(0, wait_state.answer, wait_state.began);
+        self.after_sleep(found, wait_state.sliced)
     }
 
     /// What the kernel gave at the end of a sleep.
-    fn slept(
+    fn after_sleep(
         &mut self,
-        got: Result<(usize, Option<usize>), sys::Errno>,
+        found: Result<Found, sys::Errno>,
         sliced: bool,
     ) -> Result<Slept, sys::Errno> {
-        let (count, bell) = got?;
+        let Found { count, bell } = found?;
         if bell.is_some() {
             // One thread is woken for all that sleep on links to other hosts, and the program may
             // not wait again soon.
@@ -437,10 +468,14 @@ impl Waiter {
     }
 
     /// The answer that a sleep has brought, if any. `last`: no time is left for another sleep.
-    pub(super) fn told(&mut self, slept: Result<Slept, sys::Errno>, last: bool) -> Option<Verdict> {
+    pub(super) fn answer_of(
+        &mut self,
+        slept: Result<Slept, sys::Errno>,
+        last: bool,
+    ) -> Option<Verdict> {
         match slept {
-            Ok(Slept::Events(count)) => Some(self.over(count)),
-            Ok(Slept::Nothing) if last => Some(self.over(0)),
+            Ok(Slept::Events(count)) => Some(self.answer(count)),
+            Ok(Slept::Nothing) if last => Some(self.answer(0)),
             Ok(Slept::News | Slept::Nothing) => None,
             Err(e) => {
                 // As in the kernel, news that came with the signal are told instead of it. The
@@ -449,12 +484,12 @@ impl Waiter {
                 let ready = match self.first(self.max, true) {
                     First::Streams(0) => return Some(self.fails(error_of(e))),
                     First::Streams(ready) => {
-                        self.all_of_kernel(ready).map_or(ready, |(all, _)| all)
+                        self.all_of_kernel(ready).map_or(ready, |found| found.count)
                     }
-                    First::All(count) => count,
-                    First::Nowhere => return Some(self.fails(Error::BadAddress)),
+                    First::Complete(count) => count,
+                    First::NotWritable => return Some(self.fails(Error::BadAddress)),
                 };
-                Some(self.over(ready))
+                Some(self.answer(ready))
             }
         }
     }
@@ -490,7 +525,7 @@ impl Waiter {
                 }
             }
         }
-        self.leave_rest(start + kept);
+        self.restore_rest(start + kept);
         start + kept
     }
 
@@ -502,7 +537,7 @@ impl Waiter {
 
     /// Ends the call with `count` events. Other threads that wait on this set are woken for what is
     /// left.
-    pub(super) fn over(&self, count: usize) -> Verdict {
+    pub(super) fn answer(&self, count: usize) -> Verdict {
         self.set.pass_on();
         Verdict::Done(count as isize)
     }

@@ -125,7 +125,7 @@ pub unsafe fn wait(
 enum Timeout {
     /// None at all: the call looks and does not sleep.
     Zero,
-    /// So many ns from the call's first sleep on.
+    /// This many ns from the call's first sleep on.
     Ns(u64),
     /// It runs by now, to the deadline in the wait state.
     Ends,

@@ -7,37 +7,47 @@
 //! function; else turn the [`Verdict`] into a return value. A hook decides nothing itself.
 
 use crate::lifecycle;
-use libc::{
-    c_int, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
-    socklen_t, ssize_t, timespec,
-};
-use sluice_readiness::{epoll, epoll_ctl, poll as polling, select as selecting, set::Set};
+use libc::{c_int, epoll_event, iovec, off64_t, sigset_t, size_t, socklen_t, ssize_t, timespec};
+use sluice_readiness::{epoll, set::Set};
 use sluice_runtime::{control_thread, fd_table};
 use sluice_sockets::socket::Socket;
-use sluice_sockets::{descriptors, give_up, meeting, raw_use, recv as receiving, send as sending};
+use sluice_sockets::{descriptors, give_up, meeting, recv as receiving, send as sending};
 
 mod option;
 mod vector;
 
+pub use crate::lifecycle::{
+    after_bare_fork, before_bare_fork, before_daemon, before_exec, before_spawn, exec_failed,
+    exiting, forgoes_privileges, fork_failed, hand_over as handing_over, init, kept_over_exec,
+};
 pub use option::{after_setsockopt, before_getsockopt, before_setsockopt, ioctl, own_value};
-pub use sluice_fabric::sys::{Ran, handlers};
-pub use sluice_readiness::select::numbers;
+pub use sluice_fabric::sys::{Ran, descriptor_limit as poll_limit, handlers};
+pub use sluice_readiness::epoll::created as epoll_created;
+pub use sluice_readiness::epoll_ctl::ctl as epoll_ctl;
+pub use sluice_readiness::poll::poll;
+pub use sluice_readiness::select::{numbers, select};
 pub use sluice_readiness::wait_state::WaitState;
 pub use sluice_runtime::caller;
-pub use sluice_runtime::fd_table::Entry;
+pub use sluice_runtime::fd_table::{
+    Entry, end as tracked_end, is_internal, lookup, saw as fd_seen,
+};
+pub use sluice_runtime::own_fds::{Placing, clear_lowest, lows as passing_numbers};
 pub use sluice_runtime::thread::{hold_cancel, release_cancel};
+pub use sluice_runtime::trace::before_use as asked;
+pub use sluice_sockets::descriptors::{
+    accepted, before_close, before_replace, close_range, connected, created as socket_created,
+    duped, listening, renumbered as fd_created,
+};
 pub use sluice_sockets::io_wait::IoWait;
 pub use sluice_sockets::observe_passed;
+pub use sluice_sockets::raw_use::{reads as raw_read, spliced as splice, used as raw_use};
+pub use sluice_sockets::scm_rights::{
+    arrived as received_descriptors, leaving as passing_descriptors,
+};
 pub use sluice_sockets::uring;
 pub use sluice_sockets::verdict::{Error, Pass, READ, Verdict};
 pub use sluice_sockets::wait::woken;
 pub use vector::{readv, recvmsg, sendmsg, writev};
-
-/// Looks `fd` up in the table: one load and one compare if it is not tracked.
-#[inline]
-pub fn lookup(fd: c_int) -> Option<Entry> {
-    fd_table::lookup(fd)
-}
 
 /// The real call of a [`Pass`] returned `ret`: the number of stream bytes moved, or -1.
 #[inline]
@@ -108,48 +118,8 @@ pub unsafe fn sendfile(
     }
 }
 
-/// Takes the descriptor's stream back to TCP for good, counted under `reason`, before a use that
-/// hooks cannot follow. Returns when only the kernel's socket carries bytes.
-pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
-    raw_use::used(fd, reason, raw_use::Use::Any);
-}
-/// [`raw_use()`] for a call that only reads: does not wait until the peer has read everything.
-pub fn raw_read(fd: c_int, reason: sluice_stats::Reason) {
-    raw_use::used(fd, reason, raw_use::Use::Reading);
-}
-
-/// Before `splice` to a tracked descriptor: like [`raw_use()`], but fails if it may not wait and
-/// would have to.
-pub fn splice(e: Entry, fd: c_int, waits_not: bool) -> Verdict {
-    raw_use::spliced(e, fd, waits_not)
-}
-
-/// Before a message with descriptors is sent over a Unix socket: demotes each that is tracked.
-/// # Safety
-/// `msg` is that of a C caller.
-pub unsafe fn passing_descriptors(msg: *const msghdr) {
-    // SAFETY: the hook passes a C caller's arguments, as this function demands.
-    unsafe { sluice_sockets::scm_rights::leaving(msg) };
-}
-/// After a message was received: clears stale table entries of the numbers it brought.
-/// # Safety
-/// `msg` is that of a C caller, filled by the kernel.
-pub unsafe fn received_descriptors(msg: *const msghdr) {
-    // SAFETY: the hook passes a C caller's arguments, as this function demands.
-    unsafe { sluice_sockets::scm_rights::arrived(msg) };
-}
-
 // --- a socket's life ---
 
-/// `socket()` returned `fd`.
-pub fn socket_created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
-    descriptors::created(fd, domain, kind, protocol);
-}
-/// Any call that makes descriptors returned `fd` (open, pipe, eventfd, ...): clears a stale entry.
-#[inline]
-pub fn fd_created(fd: c_int) {
-    descriptors::renumbered(fd);
-}
 /// Before the real `connect()`: with AF_UNSPEC it dissolves a connection.
 /// # Safety
 /// The arguments are those of a C caller.
@@ -169,57 +139,12 @@ pub unsafe fn before_connect(e: Entry, fd: c_int, addr: *const libc::sockaddr, l
         descriptors::before_disconnect(sock);
     }
 }
-/// `connect()` on `fd` returned 0, or -1 with this errno.
-pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
-    descriptors::connected(fd, ret, errno);
-}
-/// `listen()` on `fd` succeeded.
-pub fn listening(fd: c_int) {
-    descriptors::listening(fd);
-}
-/// `accept()` on `listener` returned `fd`.
-pub fn accepted(listener: c_int, fd: c_int) {
-    descriptors::accepted(listener, fd);
-}
 /// `shutdown`: served here if bytes are still to be re-sent, which the FIN must follow.
 pub fn shutdown(e: Entry, fd: c_int, how: c_int) -> Verdict {
     match e.get::<Socket>() {
         Some(sock) => descriptors::shutdown(sock, fd, how),
         None => Verdict::Pass(Pass::NOBODY),
     }
-}
-/// Before the real `close()` of a tracked descriptor.
-pub fn before_close(e: Entry, fd: c_int) {
-    descriptors::before_close(e, fd);
-}
-/// Before the real `dup2`/`dup3` replaces `new` by `old`, unless the call will fail. Also moves a
-/// descriptor of the library out of the way.
-pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
-    descriptors::before_replace(old, new, flags);
-}
-/// Held during a `dup2` or `dup3` that the hooks were told of: no descriptor of the library is
-/// placed at its number.
-pub use sluice_runtime::own_fds::Placing;
-/// `dup`, `dup2`, `dup3` or `F_DUPFD` returned `new` for `old`.
-pub fn duped(old: c_int, new: c_int) {
-    descriptors::duped(old, new);
-}
-/// Returns whether `fd` is one of the library's own. For the program it is closed (`close` gives
-/// EBADF).
-#[inline]
-pub fn is_internal(fd: c_int) -> bool {
-    fd_table::is_internal(fd)
-}
-/// Before `close_range(first, last, flags)` or `closefrom(first)` (`last` = u32::MAX): forgets
-/// tracked descriptors in the range and calls `close` for each gap between the library's own, in
-/// order, until one fails.
-pub fn close_range(
-    first: u32,
-    last: u32,
-    flags: c_int,
-    close: impl FnMut(u32, u32) -> c_int,
-) -> c_int {
-    descriptors::close_range(first, last, flags, close)
 }
 
 /// After `fcntl(fd, F_SETFL, flags)`, or `ioctl` with FIONBIO or FIOASYNC (`flags` then has at most
@@ -241,77 +166,6 @@ pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
 }
 // --- readiness ---
 
-/// `poll` and `ppoll`; a null `timeout` waits for ever. `Pass` if no descriptor in the list is
-/// tracked.
-/// # Safety
-/// The arguments are those of a C caller.
-pub unsafe fn poll(
-    fds: *mut pollfd,
-    nfds: nfds_t,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-    wait_state: &mut WaitState,
-) -> Verdict {
-    // SAFETY: the hook passes a C caller's arguments, as this function demands.
-    unsafe { polling::poll(fds, nfds, timeout, mask, wait_state) }
-}
-/// `select` and `pselect`; `sets`: read, write, exceptional. On `Done` the sets are updated, and
-/// `left`, if not null, gets the time left (as Linux `select` does; `pselect` passes null).
-/// # Safety
-/// The arguments are those of a C caller.
-pub unsafe fn select(
-    nfds: c_int,
-    sets: [*mut fd_set; 3],
-    timeout: *const timespec,
-    mask: *const sigset_t,
-    left: *mut timespec,
-    wait_state: &mut WaitState,
-) -> Verdict {
-    // SAFETY: the hook passes a C caller's arguments, as this function demands.
-    unsafe { selecting::select(nfds, sets, timeout, mask, left, wait_state) }
-}
-/// RLIMIT_NOFILE: the most entries that `poll` takes.
-pub fn poll_limit() -> nfds_t {
-    sluice_fabric::sys::descriptor_limit()
-}
-
-/// How often descriptors of the library have been, for a moment, at numbers that are free for the
-/// program; none is there when this returns. If the count has changed over a call on such a number,
-/// the call may have met the library's descriptor.
-pub fn passing_numbers() -> u32 {
-    sluice_runtime::own_fds::lows()
-}
-
-/// Before a call that gives the program the lowest free number, and may take long: moves the
-/// library's own descriptors away from it.
-#[inline]
-pub fn clear_lowest() {
-    sluice_runtime::own_fds::clear_lowest();
-}
-
-/// A hooked call gave the program this descriptor.
-#[inline]
-pub fn fd_seen(fd: c_int) {
-    fd_table::saw(fd);
-}
-
-/// One more than the highest descriptor ever tracked; 0: none was. A `select` set may be read up to
-/// here and no further, since the kernel, too, stops at the end of its table, whatever `nfds` is.
-#[inline]
-pub fn tracked_end() -> c_int {
-    fd_table::end()
-}
-/// `epoll_create*` returned `fd`.
-pub fn epoll_created(fd: c_int) {
-    epoll::created(fd);
-}
-/// Serves `epoll_ctl` completely (it calls the kernel itself). `Pass` if the set is not tracked.
-/// # Safety
-/// The arguments are those of a C caller.
-pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict {
-    // SAFETY: the hook passes a C caller's arguments, as this function demands.
-    unsafe { epoll_ctl::ctl(epfd, op, fd, event) }
-}
 /// The entry of a set whose waits may go straight to the real function, see [`plain`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -415,39 +269,6 @@ pub unsafe fn epoll_wait(
 
 // --- processes ---
 
-/// The library was loaded: reads `SLUICE_*` and registers the fork handlers.
-pub fn init() {
-    lifecycle::init();
-}
-/// Before `exec*` in this process: demotes the streams that the new image could use.
-pub fn before_exec() {
-    lifecycle::before_exec();
-}
-/// `exec*` returned, so it failed.
-pub fn exec_failed() {
-    lifecycle::exec_failed();
-}
-/// Before `posix_spawn*`, `system`, `popen`, `vfork`: a child image will inherit descriptors.
-pub fn before_spawn() {
-    lifecycle::before_spawn();
-}
-/// Before `posix_spawn_file_actions_adddup2(_, fd, _)`, or another call that hands one descriptor
-/// to a new image.
-pub fn handing_over(fd: c_int) {
-    lifecycle::hand_over(fd);
-}
-/// After a call that set or cleared `FD_CLOEXEC` of a tracked descriptor.
-pub use crate::lifecycle::kept_over_exec;
-/// The process ends (`exit`'s destructors, `_exit`, `_Exit`, `quick_exit`): takes every stream back
-/// to TCP.
-pub fn exiting() {
-    lifecycle::exiting();
-}
-/// Before a hook looks up `fd`, with no lock held.
-#[inline(always)]
-pub fn asked(fd: c_int) {
-    sluice_runtime::trace::before_use(fd);
-}
 /// Before the program installs a seccomp filter; [`sandboxed`] follows.
 pub fn before_filter() {
     caller::before_filter();
@@ -470,25 +291,6 @@ pub fn changes_itself(reason: sluice_stats::Reason) {
     lifecycle::changes_itself(reason);
     control_thread::await_end();
 }
-/// Before `prctl(PR_SET_NO_NEW_PRIVS)`.
-pub fn forgoes_privileges() {
-    lifecycle::forgoes_privileges();
-}
-/// Before a fork without the handlers of `pthread_atfork`: `_Fork`, `syscall(SYS_fork)` and their
-/// kin.
-pub fn before_bare_fork() {
-    lifecycle::before_bare_fork();
-}
-/// After it, in both processes, with what it returned.
-pub fn after_bare_fork(pid: libc::pid_t) {
-    lifecycle::after_bare_fork(pid);
-}
-/// Before `daemon()`: the process ends inside it without passing a hook, and its child goes on with
-/// the descriptors. Takes every stream back to TCP, but is no end of the process, since the call
-/// may fail.
-pub fn before_daemon() {
-    lifecycle::before_daemon();
-}
 /// The program has changed the disposition of a signal.
 pub fn signal_changed(number: c_int) {
     if number == libc::SIGPIPE {
@@ -503,11 +305,6 @@ pub fn panicked(fd: c_int) {
     if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Socket>) {
         sock.pin(sluice_stats::Reason::Panic);
     }
-}
-
-/// Called if a `fork` failed after the handlers that prepare for it ran.
-pub fn fork_failed() {
-    lifecycle::fork_failed();
 }
 
 /// Sets whether a broken pipe raises SIGPIPE: not with MSG_NOSIGNAL.

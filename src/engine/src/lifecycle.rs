@@ -4,7 +4,6 @@ use crate::relatives;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::lock;
 use sluice_fabric::shm;
-use sluice_rendezvous::control;
 use sluice_runtime::credentials;
 use sluice_runtime::{caller, control_thread, fd_table, process, rights, seccomp, thread};
 use sluice_sockets::demote::{self, Which};
@@ -105,7 +104,7 @@ extern "C" fn before_fork() {
     sluice_readiness::before_fork();
     descriptors::track_fresh();
     sluice_sockets::options::shares_listeners();
-    control::hold();
+    sluice_rendezvous::hold();
     socket::for_all(|sock| {
         sock.was_inherited.store(true, Ordering::Relaxed);
         if let Some(family) = sock.family_or_take() {
@@ -125,8 +124,8 @@ extern "C" fn before_fork() {
     });
     // In lock order: each after everything that may be done while it is held.
     sluice_readiness::hold();
-    control::hold_last();
-    report::hold();
+    sluice_rendezvous::hold_last();
+    report::HELD.hold();
 }
 
 /// Returns whether no child could take the stream back to TCP, within the host. One kind is not in
@@ -144,10 +143,10 @@ extern "C" fn after_fork_parent() {
 
 /// In both processes: releases what was held over the fork.
 fn release() {
-    report::release();
-    control::release_last();
+    report::HELD.release();
+    sluice_rendezvous::release_last();
     sluice_readiness::release();
-    control::release();
+    sluice_rendezvous::release();
 }
 
 /// `fork` failed: no child holds the sockets.
@@ -172,7 +171,7 @@ extern "C" fn after_fork_child() {
     relatives::after_fork();
     thread::after_fork();
     io_wait::after_fork();
-    control::after_fork();
+    sluice_rendezvous::after_fork();
     sluice_runtime::own_fds::after_fork();
     sluice_sockets::uring::after_fork();
     sluice_stats::reset_after_fork(me);
@@ -378,7 +377,8 @@ pub fn after_bare_fork(pid: libc::pid_t) {
     }
 }
 
-/// Before `daemon()`: the process ends inside it, and its child goes on with the descriptors.
+/// Before `daemon()`: the process ends inside it, and its child goes on with the descriptors. The
+/// call may fail, so this is no end of the process.
 pub fn before_daemon() {
     socket::for_all(|sock| {
         if sock.is_accelerated() {

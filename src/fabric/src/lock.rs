@@ -254,12 +254,22 @@ impl<T> Guarded<T> {
     pub fn is_locked(&self) -> bool {
         self.lock.owner.load(Ordering::Relaxed) != 0
     }
+}
 
+/// A lock that is held over a fork, so that the child finds whole what it guards.
+pub trait OverFork: Sync {
     /// Before a fork: nobody is inside, and nobody comes in.
     ///
     /// In a handler that forks in the middle of this thread's own section nothing is done: on both
     /// sides of the fork that section goes on, and is what gives the lock back.
-    pub fn hold(&self) {
+    fn hold(&self);
+
+    /// After a fork, on both sides: of [`hold`](OverFork::hold).
+    fn release(&self);
+}
+
+impl<T: Send> OverFork for Guarded<T> {
+    fn hold(&self) {
         let mine = self.lock.lock().is_ok();
         // Only the holder of the lock writes this.
         let forks = self.forks.load(Ordering::Relaxed);
@@ -268,8 +278,7 @@ impl<T> Guarded<T> {
         }
     }
 
-    /// After a fork, on both sides: of [`hold`](Guarded::hold).
-    pub fn release(&self) {
+    fn release(&self) {
         let forks = self.forks.load(Ordering::Relaxed);
         self.forks.store(forks.saturating_sub(1), Ordering::Relaxed);
         if forks == 1 {

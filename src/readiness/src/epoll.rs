@@ -35,7 +35,7 @@ pub(super) use self::waiter::KEPT;
 use self::waiter::{First, Found, Waiter};
 use super::kernel_events::Moment;
 use super::set::{self, Set};
-use super::wait_state::{Stage, WaitState};
+use super::wait_state::{Stage, WaitState, end_of, is_refused, is_zero};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys::{self, Ends};
@@ -44,7 +44,7 @@ use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::seccomp;
 use sluice_sockets::io_wait::Sleepers;
 use sluice_sockets::meeting;
-use sluice_sockets::verdict::{Error, Pass, Verdict};
+use sluice_sockets::verdict::{Pass, Verdict};
 
 const AT_ONCE: timespec = sys::timespec(0);
 
@@ -96,9 +96,8 @@ pub unsafe fn wait(
     let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
         return Verdict::Pass(Pass::NOBODY);
     };
-    let bad_time =
-        timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec));
-    if !(1..=EVENTS_MAX).contains(&max) || bad_time || seccomp::waits_by_itself() {
+    let is_refused = !(1..=EVENTS_MAX).contains(&max) || is_refused(timeout.as_ref());
+    if is_refused || seccomp::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
     if set.inherited.load(Ordering::Relaxed) {
@@ -133,10 +132,10 @@ enum Timeout {
 
 impl Timeout {
     fn of(time: timespec) -> Self {
-        let ns = (time.tv_sec as u64).saturating_mul(1_000_000_000);
-        match ns.saturating_add(time.tv_nsec as u64) {
-            0 => Self::Zero,
-            ns => Self::Ns(ns),
+        if is_zero(Some(&time)) {
+            Self::Zero
+        } else {
+            Self::Ns(end_of(&time, 0))
         }
     }
 }
@@ -177,7 +176,7 @@ fn look_and_sleep(
         let ready = match waiter.first(most, !kernel_turn) {
             First::Streams(ready) => ready,
             First::Complete(count) => return waiter.answer(count),
-            First::NotWritable => return waiter.fails(Error::BadAddress),
+            First::NotWritable => return waiter.fails(libc::EFAULT),
         };
         if ready != 0 && !kernel_turn {
             let full = ready == waiter.max;
@@ -198,7 +197,7 @@ fn look_and_sleep(
             match found {
                 Ok(Found { count: 0, .. }) => continue,
                 Ok(found) => return waiter.answer(found.count),
-                Err(e) => return waiter.fails(error_of(e)),
+                Err(e) => return waiter.fails(e),
             }
         }
         if ready != 0 || poll || is_late {
@@ -287,14 +286,6 @@ pub unsafe fn after_plain_wait(
     // Doorbells alone: the wait goes on, this time by `wait`.
     // SAFETY: the caller's arguments, a time of ours.
     unsafe { wait(set, epfd, events, max, left, mask, wait_state) }
-}
-
-fn error_of(e: sys::Errno) -> Error {
-    if e == libc::EINTR {
-        Error::Interrupted
-    } else {
-        Error::Kernel(e)
-    }
 }
 
 impl Set {

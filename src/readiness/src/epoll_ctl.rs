@@ -23,11 +23,7 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         if op == libc::EPOLL_CTL_ADD && target != Some(Entry::INTERNAL) {
             // A set that another process made, or one too many: the kernel alone serves it, so the
             // socket stays on TCP.
-            sluice_sockets::raw_use::used(
-                fd,
-                Reason::SetElsewhere,
-                sluice_sockets::raw_use::Use::Any,
-            );
+            sluice_sockets::raw_use::used(fd, Reason::SetElsewhere);
         }
         return Verdict::Pass(Pass::NOBODY);
     };

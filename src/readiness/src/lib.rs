@@ -20,6 +20,7 @@ use sluice_fabric::shm::Link;
 use sluice_sockets::events;
 
 pub use parked::{number_goes, number_gone};
+pub use set::{hold_all as hold, release_all as release};
 pub use shared::before_fork;
 
 /// A link has lost its peer: no set waits on it any more.
@@ -35,17 +36,6 @@ pub fn bell_goes(fd: i32) {
             let _ = sluice_fabric::sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
     });
-}
-
-/// Before a fork, when no stream changes any more: from now on no thread makes a set or has one
-/// locked.
-pub fn hold() {
-    set::hold_all();
-}
-
-/// After the fork, in parent and child: ends [`hold`].
-pub fn release() {
-    set::release_all();
 }
 
 /// In the child of a fork: forgets the parent's waits.

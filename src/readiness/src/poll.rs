@@ -8,11 +8,11 @@
 use super::bells::bells;
 use super::kernel_events::{self, Moment};
 use super::set::Set;
-use super::wait_state::{Deadline, On, Stage, WaitState};
+use super::wait_state::{On, Stage, WaitState, failed};
 use core::sync::atomic::Ordering;
 use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
 use sluice_fabric::shm::Link;
-use sluice_fabric::sys::{self, Ends};
+use sluice_fabric::sys;
 use sluice_runtime::{caller, fd_table, seccomp, spin};
 use sluice_sockets::demote::{self, Which};
 use sluice_sockets::io_wait::{self, Announcement};
@@ -30,18 +30,13 @@ const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 /// more of them, all sockets are.
 const MARKED: usize = 64;
 
-/// Accelerated sockets of one call.
-struct Streams {
-    /// Position in the array, and the socket.
-    list: Vec<(usize, &'static Socket)>,
-}
+/// Accelerated sockets of one call, each with its position in the array.
+type Streams = [(usize, &'static Socket)];
 
-impl Streams {
-    /// Are these the same sockets at the same positions?
-    fn is_same(&self, before: &Self) -> bool {
-        let key = |&(i, sock): &(usize, &'static Socket)| (i, core::ptr::from_ref(sock));
-        self.list.iter().map(key).eq(before.list.iter().map(key))
-    }
+/// Are these the same sockets at the same positions?
+fn are_same(now: &Streams, before: &Streams) -> bool {
+    let key = |&(i, sock): &(usize, &'static Socket)| (i, core::ptr::from_ref(sock));
+    now.iter().map(key).eq(before.iter().map(key))
 }
 
 /// Is the socket accelerated, by this process? A parent's stream is taken back to TCP first.
@@ -58,17 +53,16 @@ fn sock_of(p: &pollfd) -> Option<&'static Socket> {
     fd_table::lookup(p.fd)?.get::<Socket>()
 }
 
-fn accelerated(fds: &[pollfd]) -> Streams {
-    let list = fds
-        .iter()
+fn accelerated(fds: &[pollfd]) -> Vec<(usize, &'static Socket)> {
+    fds.iter()
         .enumerate()
         .filter_map(|(i, p)| Some((i, sock_of(p)?)))
         .filter(|(_, sock)| sock.is_accelerated() && own(sock))
-        .collect();
-    Streams { list }
+        .collect()
 }
 
-/// `poll` and `ppoll`. `Verdict::Block`: the hook sleeps as `wait_state` says, and calls again.
+/// `poll` and `ppoll`; `timeout` null waits for ever. `Verdict::Block`: the hook sleeps as
+/// `wait_state` says, and calls again.
 ///
 /// # Safety
 /// The arguments are those of a C caller.
@@ -83,16 +77,11 @@ pub unsafe fn poll(
     let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
         return Verdict::Pass(Pass::NOBODY);
     };
-    let asked_none = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
     if wait_state.stage != Stage::Fresh {
         // SAFETY: the caller's array, looked at before the wait.
         let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-        let end = Deadline {
-            at: wait_state.deadline,
-            asked_none,
-        };
         // SAFETY: the mask is the caller's.
-        return verdict(unsafe { run(fds, &end, mask, wait_state) });
+        return verdict(unsafe { run(fds, mask, wait_state) });
     }
     if count == 0 || fds.is_null() || count > fd_table::TABLE_LEN as nfds_t {
         return Verdict::Pass(Pass::NOBODY);
@@ -118,10 +107,7 @@ pub unsafe fn poll(
             }
         }
     }
-    if !tracked || seccomp::waits_by_itself() {
-        return Verdict::Pass(Pass::NOBODY);
-    }
-    if timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec)) {
+    if !tracked || seccomp::waits_by_itself() || !wait_state.ends_after(timeout.as_ref()) {
         return Verdict::Pass(Pass::NOBODY);
     }
     if is_read_only {
@@ -130,26 +116,15 @@ pub unsafe fn poll(
     }
     // SAFETY: the caller's array.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    let deadline = timeout.map(|t| {
-        sys::now_ns()
-            .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
-            .saturating_add(t.tv_nsec as u64)
-    });
-    wait_state.deadline = deadline;
-    let end = Deadline {
-        at: deadline,
-        asked_none,
-    };
     // SAFETY: the mask is the caller's.
-    verdict(unsafe { run(fds, &end, mask, wait_state) })
+    verdict(unsafe { run(fds, mask, wait_state) })
 }
 
 fn verdict(answer: Option<Result<usize, sys::Errno>>) -> Verdict {
     match answer {
         None => Verdict::Block,
         Some(Ok(n)) => Verdict::Done(n as isize),
-        Some(Err(libc::EINTR)) => Verdict::Failed(Error::Interrupted),
-        Some(Err(e)) => Verdict::Failed(Error::Kernel(e)),
+        Some(Err(e)) => failed(e),
     }
 }
 
@@ -168,20 +143,19 @@ pub(super) fn watched(set: &'static Set) {
 /// `mask` is null or valid.
 pub(super) unsafe fn run(
     fds: &mut [pollfd],
-    end: &Deadline,
     mask: *const sigset_t,
     wait_state: &mut WaitState,
 ) -> Option<Result<usize, sys::Errno>> {
     // SAFETY: the caller's.
-    let answer = unsafe { turns(fds, end, mask, wait_state) };
+    let answer = unsafe { turns(fds, mask, wait_state) };
     // Bytes that a demotion sends again may be on their way. Under TCP they would be there already,
     // and the call would tell of them with the rest.
-    let is_over = matches!(answer, Some(Ok(n)) if n > 0 || end.asked_none);
+    let is_over = matches!(answer, Some(Ok(n)) if n > 0 || !wait_state.may_wait());
     if is_over && unread_copy::is_any_owed() {
         let untold = |p: &&pollfd| p.events & READ != 0 && p.revents & READ == 0;
         if awaiting::await_first_of(fds.iter().filter(untold).filter_map(sock_of)) {
             // SAFETY: the caller's.
-            return unsafe { turns(fds, end, mask, wait_state) };
+            return unsafe { turns(fds, mask, wait_state) };
         }
     }
     answer
@@ -190,40 +164,43 @@ pub(super) unsafe fn run(
 /// As [`run`], without waiting for bytes that a demotion sends again.
 unsafe fn turns(
     fds: &mut [pollfd],
-    end: &Deadline,
     mask: *const sigset_t,
     wait_state: &mut WaitState,
 ) -> Option<Result<usize, sys::Errno>> {
     match core::mem::replace(&mut wait_state.stage, Stage::Fresh) {
         Stage::Fresh => {}
         Stage::Kernel => {
+            drop(unpark(wait_state));
             if let Some(answer) = kernel_over(fds, wait_state) {
                 return Some(answer);
             }
         }
-        Stage::Streams => match sleep_over(fds, wait_state) {
-            Ok(0) => {}
-            answer => return Some(answer),
-        },
+        Stage::Streams => {
+            let list = unpark(wait_state);
+            match sleep_over(fds, &list, wait_state) {
+                Ok(0) => {}
+                answer => return Some(answer),
+            }
+        }
     }
     loop {
         if meeting::is_meeting() {
             sluice_rendezvous::progress_soon();
         }
         let streams = accelerated(fds);
-        if streams.list.is_empty() {
-            match in_kernel(fds, end, mask, wait_state) {
+        if streams.is_empty() {
+            match in_kernel(fds, mask, wait_state) {
                 Step::Answer(answer) => return Some(answer),
                 Step::Again => continue,
                 Step::Parked => return None,
             }
         }
-        let left = end.left();
+        let left = wait_state.time_left();
         let is_last = left == Some(0);
         let last = if is_last { mask } else { core::ptr::null() };
         // SAFETY: the mask is the caller's.
-        let ready = match unsafe { look(fds, &streams, Some(0), None, last, Ends::NEVER) } {
-            Ok(0) if is_last && !end.asked_none && wait_state.ran.any().have_run() => {
+        let ready = match unsafe { look(fds, &streams, last) } {
+            Ok(0) if is_last && wait_state.may_wait() && wait_state.ran.any().have_run() => {
                 return Some(Err(libc::EINTR));
             }
             Ok(ready) => ready,
@@ -325,6 +302,7 @@ fn park(
     mask: *const sigset_t,
     list: List,
 ) -> Option<Box<List>> {
+    (wait_state.left, wait_state.mask) = (left, mask);
     let list = Box::into_raw(Box::new(list));
     if !io_wait::falls_asleep_over(wait_state.frame(), list) {
         // SAFETY: made a moment ago, and noted nowhere.
@@ -332,7 +310,6 @@ fn park(
     }
     wait_state.list = list;
     wait_state.stage = stage;
-    (wait_state.left, wait_state.mask) = (left, mask);
     None
 }
 
@@ -346,13 +323,8 @@ fn unpark(wait_state: &mut WaitState) -> Box<List> {
 
 /// Waits in the kernel for a list without streams. The sockets are marked, so that no reader
 /// consents to an upgrade meanwhile. While a meeting needs this thread the wait is cut at its end.
-fn in_kernel(
-    fds: &mut [pollfd],
-    end: &Deadline,
-    mask: *const sigset_t,
-    wait_state: &mut WaitState,
-) -> Step {
-    let mut left = end.left();
+fn in_kernel(fds: &mut [pollfd], mask: *const sigset_t, wait_state: &mut WaitState) -> Step {
+    let mut left = wait_state.time_left();
     if left == Some(0) {
         // It does not wait: nothing to mark.
         let mut now = sys::timespec(0);
@@ -400,18 +372,9 @@ fn in_kernel(
     let Some(mut list) = park(wait_state, Stage::Kernel, left, mask, list) else {
         return Step::Parked;
     };
-    let mut time = left.map(sys::timespec);
-    let at = time
-        .as_mut()
-        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
-    let ends = wait_state.ran.any();
-    // SAFETY: the caller's array and mask; a time of ours.
-    let answer = unsafe { sys::ppoll_unless(ends, fds.as_mut_ptr(), fds.len(), at, mask) };
+    wait_state.call();
     list.take_back();
-    match answer {
-        Ok(0) if sliced => Step::Again,
-        answer => Step::Answer(complete(fds, answer)),
-    }
+    kernel_over(fds, wait_state).map_or(Step::Again, Step::Answer)
 }
 
 /// The kernel's answer to a list without streams, completed where it caught a FIN half shown (see
@@ -439,12 +402,8 @@ fn hang_up(fds: &mut [pollfd]) {
     }
 }
 
-/// The hook has slept on a list without streams. `None`: look again.
-fn kernel_over(
-    fds: &mut [pollfd],
-    wait_state: &mut WaitState,
-) -> Option<Result<usize, sys::Errno>> {
-    drop(unpark(wait_state));
+/// The sleep on a list without streams is over. `None`: look again.
+fn kernel_over(fds: &mut [pollfd], wait_state: &WaitState) -> Option<Result<usize, sys::Errno>> {
     match wait_state.answer {
         Ok(0) if wait_state.sliced => None,
         answer => Some(complete(fds, answer)),
@@ -465,68 +424,36 @@ const fn asked(p: &pollfd) -> c_short {
     p.events & (READ | WRITE) | libc::POLLHUP
 }
 
-/// One look at the streams and at the kernel, which waits at most `wait` ns, also for `bell`.
+/// One look at the streams and at the kernel.
 unsafe fn look(
     fds: &mut [pollfd],
     streams: &Streams,
-    wait: Option<u64>,
-    bell: Option<i32>,
     mask: *const sigset_t,
-    ends: Ends,
 ) -> Result<usize, sys::Errno> {
     drive(streams);
     // POLLOUT of a socket that writes to a link is the ring's to say: TCP always has room.
     let mut held: Vec<(usize, c_short)> = Vec::new();
     let mut masked: Vec<usize> = Vec::new();
-    let mut any = false;
-    for &(i, sock) in &streams.list {
+    for &(i, sock) in streams {
         let Some(p) = fds.get_mut(i) else { continue };
         held.push((i, p.events));
-        if of(sock) & asked(p) != 0 {
-            any = true;
-        }
         if sock.tx.state() == State::Link {
             p.events &= !WRITE;
             masked.push(i);
         }
     }
     let began = Moment::now();
-    let (mut time, ends) = if any {
-        (Some(sys::timespec(0)), Ends::NEVER)
-    } else {
-        (wait.map(sys::timespec), ends)
-    };
-    let at = time
-        .as_mut()
-        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
-    let answer = match bell {
-        None => {
-            // SAFETY: the caller's array and mask.
-            unsafe { sys::ppoll_unless(ends, fds.as_mut_ptr(), fds.len(), at, mask) }
-        }
-        Some(bell) => {
-            let mut all: Vec<pollfd> = fds.to_vec();
-            all.push(pollfd {
-                fd: bell,
-                events: libc::POLLIN,
-                revents: 0,
-            });
-            // SAFETY: an array of ours, the caller's mask.
-            let answer = unsafe { sys::ppoll_unless(ends, all.as_mut_ptr(), all.len(), at, mask) };
-            for (to, from) in fds.iter_mut().zip(&all) {
-                to.revents = from.revents;
-            }
-            answer
-        }
-    };
+    let mut now = sys::timespec(0);
+    // SAFETY: the caller's array and mask; a time of ours.
+    let answer = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut now, mask) };
     for (i, events) in held {
         if let Some(p) = fds.get_mut(i) {
             p.events = events;
         }
     }
     answer?;
-    correct(fds, began, !streams.list.is_empty());
-    for &(i, sock) in &streams.list {
+    correct(fds, began, !streams.is_empty());
+    for &(i, sock) in streams {
         let Some(p) = fds.get_mut(i) else { continue };
         p.revents |= of(sock) & asked(p);
         if masked.contains(&i) {
@@ -572,17 +499,17 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
 /// Moves links to other hosts on, if one of the streams goes to one.
 fn drive(streams: &Streams) {
     let far = |(_, sock): &(usize, &Socket)| sock.carrier().is_driven;
-    if links::are_driven() && streams.list.iter().any(far) {
+    if links::are_driven() && streams.iter().any(far) {
         links::drive_all();
     }
 }
 
 /// Spins until one of the streams has news, if there are at most four. False: sleep.
 fn spin(fds: &[pollfd], streams: &Streams) -> bool {
-    if streams.list.len() > 4 {
+    if streams.len() > 4 {
         return false;
     }
-    let Some(&(_, first)) = streams.list.first() else {
+    let Some(&(_, first)) = streams.first() else {
         return false;
     };
     let Some(link) = first.link() else {
@@ -618,39 +545,34 @@ fn sleep(
     wait_state: &mut WaitState,
 ) -> Step {
     let Some(set) = bells() else {
-        for &(_, sock) in &streams.list {
+        for &(_, sock) in streams {
             demote::demote(sock, Which::Both, Reason::DescriptorLimit);
         }
         return Step::Again;
     };
     // A handler that jumped out of an earlier sleep left its announcement: it is taken back first.
     io_wait::left_sleeps(wait_state.frame());
-    let (list, moved) = announce(fds, streams, set);
+    let (mut list, moved) = announce(fds, streams, set);
     // Has a stream come or gone since the list was made, or has one news? Then a look without a
     // sleep.
-    let stale = moved || !accelerated(fds).is_same(streams);
-    let mut list = if stale || has_news(fds, streams) || left == Some(0) {
-        Box::new(list)
-    } else {
-        let mut list = for_the_kernel(list, fds, streams, set);
-        wait_state.on = On::List {
-            fds: list.all.as_mut_ptr(),
-            count: list.all.len(),
-        };
-        match park(wait_state, Stage::Streams, left, mask, list) {
-            None => return Step::Parked,
-            Some(list) => list,
-        }
+    let stale = moved || !are_same(&accelerated(fds), streams);
+    if stale || has_news(fds, streams) || left == Some(0) {
+        // SAFETY: the mask is the caller's.
+        let answer = unsafe { look(fds, streams, mask) };
+        list.take_back();
+        return Step::Answer(answer);
+    }
+    let mut list = for_the_kernel(list, fds, streams, set);
+    wait_state.on = On::List {
+        fds: list.all.as_mut_ptr(),
+        count: list.all.len(),
     };
-    let (wait, ends) = if stale {
-        (Some(0), Ends::NEVER)
-    } else {
-        (left, wait_state.ran.any())
+    let Some(mut list) = park(wait_state, Stage::Streams, left, mask, list) else {
+        return Step::Parked;
     };
-    // SAFETY: the mask is the caller's.
-    let answer = unsafe { look(fds, streams, wait, Some(set.fd()), mask, ends) };
+    wait_state.call();
     list.take_back();
-    Step::Answer(answer)
+    Step::Answer(sleep_over(fds, &list, wait_state))
 }
 
 /// Announces the thread's sleep on every stream, and marks the sockets that are on TCP. True: a
@@ -669,7 +591,7 @@ fn announce(fds: &[pollfd], streams: &Streams, set: &'static Set) -> (List, bool
             list.mark(sock);
         }
     }
-    for &(i, sock) in &streams.list {
+    for &(i, sock) in streams {
         let Some(p) = fds.get(i) else { continue };
         let Ok(section) = sock.rx.lock.enter() else {
             continue;
@@ -705,7 +627,7 @@ fn announce(fds: &[pollfd], streams: &Streams, set: &'static Set) -> (List, bool
 fn for_the_kernel(mut list: List, fds: &[pollfd], streams: &Streams, set: &Set) -> List {
     list.began = Moment::now();
     list.all = fds.to_vec();
-    for &(i, sock) in &streams.list {
+    for &(i, sock) in streams {
         // POLLOUT of a socket that writes to a link is the ring's to say.
         if let Some(p) = list.all.get_mut(i)
             && sock.tx.state() == State::Link
@@ -721,15 +643,18 @@ fn for_the_kernel(mut list: List, fds: &[pollfd], streams: &Streams, set: &Set) 
     list
 }
 
-/// The hook has slept on a list with streams. Returns what is ready now.
-fn sleep_over(fds: &mut [pollfd], wait_state: &mut WaitState) -> Result<usize, sys::Errno> {
-    let list = unpark(wait_state);
+/// The sleep on a list with streams is over. Returns what is ready now.
+fn sleep_over(
+    fds: &mut [pollfd],
+    list: &List,
+    wait_state: &WaitState,
+) -> Result<usize, sys::Errno> {
     wait_state.answer?;
     for (to, from) in fds.iter_mut().zip(&list.all) {
         to.revents = from.revents;
     }
     correct(fds, list.began, true);
-    for (i, sock) in accelerated(fds).list {
+    for (i, sock) in accelerated(fds) {
         let Some(p) = fds.get_mut(i) else { continue };
         p.revents |= of(sock) & asked(p);
     }
@@ -750,7 +675,6 @@ fn sleep_over(fds: &mut [pollfd], wait_state: &mut WaitState) -> Result<usize, s
 /// Does a stream show something that its entry asks for?
 fn has_news(fds: &[pollfd], streams: &Streams) -> bool {
     streams
-        .list
         .iter()
         .any(|&(i, sock)| fds.get(i).is_some_and(|p| of(sock) & asked(p) != 0))
 }

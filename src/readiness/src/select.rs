@@ -1,7 +1,7 @@
 //! `select` and `pselect`, by way of poll.
 
 use super::poll;
-use super::wait_state::{Deadline, WaitState};
+use super::wait_state::{WaitState, failed};
 use crate::set::Set;
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec};
 use sluice_fabric::sys;
@@ -138,7 +138,8 @@ pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
     nfds.min(known.max(places(highest)))
 }
 
-/// `select` and `pselect`, of no more than [`numbers`].
+/// `select` and `pselect`, of no more than [`numbers`]. `sets`: read, write, exceptional. `left`,
+/// if not null, gets the time left (`pselect` passes null).
 ///
 /// # Safety
 /// The arguments are those of a C caller.
@@ -154,13 +155,12 @@ pub unsafe fn select(
     let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
         return Verdict::Pass(Pass::NOBODY);
     };
-    let asked_none = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
     let sets = sets.map(|set| Bits(set.cast()));
     // SAFETY: the note of the wait that is over owned the list, and nothing else refers to it.
     if let Some(list) = unsafe { wait_state.list.as_mut() } {
         let fds = core::mem::take(&mut list.own);
         // SAFETY: the mask and `left` are the C caller's.
-        return unsafe { turns(nfds, sets, fds, asked_none, mask, left, wait_state) };
+        return unsafe { turns(nfds, sets, fds, mask, left, wait_state) };
     }
     if nfds <= 0 || seccomp::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
@@ -178,9 +178,7 @@ pub unsafe fn select(
         tracked,
         is_closed,
     } = asked(nfds, sets);
-    let bad_time =
-        timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec));
-    if !tracked || bad_time {
+    if !tracked || !wait_state.ends_after(timeout.as_ref()) {
         return Verdict::Pass(Pass::NOBODY);
     }
     if is_closed {
@@ -190,13 +188,8 @@ pub unsafe fn select(
         // As in the kernel: at once, however long the call would wait.
         return Verdict::Failed(Error::BadAddress);
     }
-    wait_state.deadline = timeout.map(|t| {
-        sys::now_ns()
-            .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
-            .saturating_add(t.tv_nsec as u64)
-    });
     // SAFETY: the mask and `left` are the C caller's.
-    unsafe { turns(nfds, sets, fds, asked_none, mask, left, wait_state) }
+    unsafe { turns(nfds, sets, fds, mask, left, wait_state) }
 }
 
 /// What the three sets ask for.
@@ -261,18 +254,13 @@ unsafe fn turns(
     nfds: c_int,
     [r, w, x]: [Bits; 3],
     mut fds: Vec<pollfd>,
-    asked_none: bool,
     mask: *const sigset_t,
     left: *mut timespec,
     wait_state: &mut WaitState,
 ) -> Verdict {
-    let end = Deadline {
-        at: wait_state.deadline,
-        asked_none,
-    };
     let answer = loop {
         // SAFETY: the mask is the caller's.
-        let Some(answer) = (unsafe { poll::run(&mut fds, &end, mask, wait_state) }) else {
+        let Some(answer) = (unsafe { poll::run(&mut fds, mask, wait_state) }) else {
             // Moving the vector does not move its entries, to which `wait_state` points.
             // SAFETY: the hook has not begun to wait.
             if let Some(list) = unsafe { wait_state.list.as_mut() } {
@@ -289,14 +277,13 @@ unsafe fn turns(
             (p.fd, p.revents) = (!p.fd, 0);
         }
     };
-    let remaining = end.left().unwrap_or(0);
+    let remaining = wait_state.time_left().unwrap_or(0);
     // SAFETY: null, or the hook's own.
     if let Some(left) = unsafe { left.as_mut() } {
         *left = sys::timespec(remaining);
     }
     match answer {
-        Err(libc::EINTR) => return Verdict::Failed(Error::Interrupted),
-        Err(e) => return Verdict::Failed(Error::Kernel(e)),
+        Err(e) => return failed(e),
         Ok(_) if fds.iter().any(|p| p.revents & libc::POLLNVAL != 0) => {
             return Verdict::Failed(Error::Kernel(libc::EBADF));
         }

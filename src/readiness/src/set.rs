@@ -14,7 +14,7 @@ use super::parked::bell_data;
 use super::shared;
 use super::shared::SETS_MAX;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use sluice_fabric::lock::Guarded;
+use sluice_fabric::lock::{Guarded, OverFork};
 use sluice_fabric::shared_fd::SharedFd;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Fd};
@@ -98,9 +98,10 @@ pub fn for_all(each: impl FnMut(&'static Set)) {
         .for_each(each);
 }
 
-/// Before a fork: no thread makes a set or has one locked, so that the child finds every mirror
-/// whole. Sets that are no longer in use count, too: one may be locked while it is emptied.
-pub(super) fn hold_all() {
+/// Before a fork, when no stream changes any more: from now on no thread makes a set or has one
+/// locked, so that the child finds every mirror whole. Sets that are no longer in use count, too:
+/// one may be locked while it is emptied.
+pub fn hold_all() {
     MAKING.hold();
     // Most sets of most programs never were entered. To lock these would write to their pages,
     // which the fork would then have to copy.
@@ -109,7 +110,7 @@ pub(super) fn hold_all() {
 }
 
 /// After the fork, in parent and child: ends [`hold_all`].
-pub(super) fn release_all() {
+pub fn release_all() {
     let entered = all().filter(|set| set.was_entered());
     entered.for_each(|set| set.state.release());
     MAKING.release();

@@ -8,9 +8,10 @@
 use super::epoll::KEPT;
 use super::kernel_events::Moment;
 use super::poll::List;
-use libc::{c_int, pollfd, sigset_t};
+use libc::{c_int, pollfd, sigset_t, timespec};
 use sluice_fabric::sys::{self, Ran};
 use sluice_runtime::thread;
+use sluice_sockets::verdict::{Error, Verdict};
 
 /// The system call in which the hook sleeps.
 #[derive(Clone, Copy, Debug)]
@@ -36,22 +37,31 @@ pub(super) enum Stage {
     Streams,
 }
 
-/// When a call must return at the latest.
-pub(super) struct Deadline {
-    pub at: Option<u64>,
-    /// The program's timeout is 0.
-    pub asked_none: bool,
+/// True if the kernel refuses such a timeout.
+#[inline(always)]
+pub(super) fn is_refused(timeout: Option<&timespec>) -> bool {
+    timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec))
 }
 
-impl Deadline {
-    /// Nanoseconds left; `None` for ever.
-    pub fn left(&self) -> Option<u64> {
-        if self.asked_none {
-            Some(0)
-        } else {
-            self.at.map(|at| at.saturating_sub(sys::now_ns()))
-        }
-    }
+/// True if the call must not wait.
+#[inline(always)]
+pub(super) fn is_zero(timeout: Option<&timespec>) -> bool {
+    timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0)
+}
+
+/// When a timeout that begins at `now` ends, in ns.
+pub(super) fn end_of(timeout: &timespec, now: u64) -> u64 {
+    now.saturating_add((timeout.tv_sec as u64).saturating_mul(1_000_000_000))
+        .saturating_add(timeout.tv_nsec as u64)
+}
+
+/// The verdict on a call that the kernel refuses.
+pub(super) fn failed(e: sys::Errno) -> Verdict {
+    Verdict::Failed(if e == libc::EINTR {
+        Error::Interrupted
+    } else {
+        Error::Kernel(e)
+    })
 }
 
 /// One call of poll, select or epoll_wait: how it sleeps, and what the engine keeps over a sleep.
@@ -70,7 +80,7 @@ pub struct WaitState {
     pub(super) kept: Option<[libc::epoll_event; KEPT]>,
     /// What the kernel's call returned.
     pub(super) answer: Result<usize, sys::Errno>,
-    /// When the call ends at the latest.
+    /// When the call ends at the latest; 0: it must not wait.
     pub(super) deadline: Option<u64>,
     /// Rounds without an event.
     pub(super) idle: u32,
@@ -111,6 +121,28 @@ impl WaitState {
         }
     }
 
+    /// Notes when the call ends, unless the kernel refuses such a timeout: then false.
+    pub(super) fn ends_after(&mut self, timeout: Option<&timespec>) -> bool {
+        self.deadline = match timeout {
+            Some(_) if is_zero(timeout) => Some(0),
+            timeout => timeout.map(|t| end_of(t, sys::now_ns())),
+        };
+        !is_refused(timeout)
+    }
+
+    /// True unless the program's timeout is 0.
+    pub(super) fn may_wait(&self) -> bool {
+        self.deadline != Some(0)
+    }
+
+    /// Nanoseconds left; `None`: for ever.
+    pub(super) fn time_left(&self) -> Option<u64> {
+        match self.deadline {
+            Some(at @ 1..) => Some(at.saturating_sub(sys::now_ns())),
+            never_or_none => never_or_none,
+        }
+    }
+
     /// Identifies this call among the noted sleeps of its thread.
     pub(super) fn frame(&self) -> usize {
         core::ptr::from_ref(self) as usize
@@ -122,6 +154,14 @@ impl WaitState {
     #[inline(never)]
     #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
     pub extern "C" fn sleep(&mut self) {
+        let before = thread::let_cancel();
+        self.call();
+        thread::stop_cancel(before);
+    }
+
+    /// Makes the system call of a sleep.
+    #[inline(always)]
+    pub(super) fn call(&mut self) {
         let mut time = sys::timespec(self.left.unwrap_or(0));
         let bounded = self.left.is_some();
         let at = if bounded {
@@ -130,7 +170,6 @@ impl WaitState {
             core::ptr::null_mut()
         };
         let (ends, mask) = (self.ran.any(), self.mask);
-        let before = thread::let_cancel();
         self.answer = match &mut self.on {
             On::Set { fd, events, max } => {
                 let time = bounded.then_some(&time);
@@ -143,7 +182,6 @@ impl WaitState {
                 unsafe { sys::ppoll_unless(ends, *fds, *count, at, mask) }
             }
         };
-        thread::stop_cancel(before);
     }
 }
 

@@ -26,7 +26,7 @@ use super::join::{attach, owner, refuse};
 use super::message::{Kind, Message, Nonce, Sender};
 use super::{Look, Meetings, PENDING, Pending, Stage, abandon, decline, identity};
 use core::sync::atomic::Ordering;
-use sluice_fabric::lock::{self, Guarded};
+use sluice_fabric::lock::{self, Guarded, OverFork};
 use sluice_fabric::shm::{self, Link};
 use sluice_sockets::socket::{self, Socket};
 use sluice_sockets::{inodes, tell, trigger, upgrade};
@@ -55,13 +55,12 @@ static QUESTIONS: Guarded<Vec<Question>> = Guarded::of_order(lock::BEFORE_SOCKET
 impl Look {
     /// True if the connection is still there.
     pub(super) fn is_current(&self) -> bool {
-        let (sock, generation) = self.of;
-        sock.generation.load(Ordering::Acquire) == generation
+        self.sock.generation.load(Ordering::Acquire) == self.generation
     }
 
     /// Why this end stays on TCP, if it does.
     pub(super) fn refusal(&self) -> Option<Reason> {
-        self.refuses.or_else(|| self.of.0.pinned())
+        self.refuses.or_else(|| self.sock.pinned())
     }
 }
 
@@ -78,7 +77,7 @@ fn descriptor(sock: &Socket) -> u32 {
 /// Asks over the next link and returns that; `already` links were asked. The first one is the link
 /// that the connection used before.
 pub(super) fn ask(look: Look, already: u32) -> Option<&'static Link> {
-    let last = look.of.0.last_link().filter(|l| may_hold(l, look.mirror));
+    let last = look.sock.last_link().filter(|l| may_hold(l, look.mirror));
     let others = || {
         open_links().filter(move |l| {
             let is_last = last.is_some_and(|last| core::ptr::eq(last, *l));
@@ -109,7 +108,7 @@ fn send_ask(link: &Link, look: Look) -> bool {
         token: [look.key, look.own],
         mirror: look.mirror.inode,
         nonce: look.nonce,
-        descriptor: descriptor(look.of.0),
+        descriptor: descriptor(look.sock),
         ..Message::new(Kind::Ask)
     };
     tell::tell(link, &ask, None)
@@ -154,7 +153,7 @@ fn grant(look: Look, link: &'static Link, echo: Nonce) -> Option<Pending> {
         decline::answer(look, link, echo, reason);
         return None;
     }
-    let (sock, _) = look.of;
+    let sock = look.sock;
     let index = link.give_stream(upgrade::ring_len(link), owner(sock))?;
     let grant = Message {
         index,
@@ -191,10 +190,8 @@ fn believe(
 /// The peer asks. Its proof is checked only when it joins.
 pub(super) fn on_ask(link: &'static Link, ask: &Message, sender: Option<Sender>) {
     let [key, inode] = ask.token;
-    if !identity::of_link(link).has_sent(sender) {
-        return;
-    }
-    let Some(mut list) = PENDING.lock() else {
+    let is_peers = identity::of_link(link).has_sent(sender);
+    let Some(mut list) = is_peers.then(|| PENDING.lock()).flatten() else {
         return;
     };
     let ours = |p: &&Pending| p.mirror.inode == inode;
@@ -218,7 +215,7 @@ pub(super) fn on_ask(link: &'static Link, ask: &Message, sender: Option<Sender>)
         _ => false,
     };
     if let Some(waiting) = list.take_by_key(key, waits) {
-        let look = waiting.look();
+        let look = waiting.look;
         if look.is_current() {
             list.add(grant(look, link, ask.nonce).unwrap_or(waiting));
         }
@@ -252,7 +249,7 @@ fn look_into(link: &'static Link, ask: &Message) -> Option<Pending> {
         tell::tell(link, &not_mine, None);
         return None;
     };
-    let (sock, _) = look.of;
+    let sock = look.sock;
     if sock.link().is_some() || sock.is_accelerated() {
         return None;
     }
@@ -297,21 +294,19 @@ fn keep(link: &'static Link, ask: &Message) {
 
 /// The peer has no such socket: asks the next one, or goes to the other end's name.
 pub(super) fn on_not_mine(link: &Link, message: &Message, sender: Option<Sender>) {
-    if !identity::of_link(link).is_process(sender) {
-        return;
-    }
-    let Some(mut list) = PENDING.lock() else {
+    let is_peers = identity::of_link(link).is_process(sender);
+    let Some(mut list) = is_peers.then(|| PENDING.lock()).flatten() else {
         return;
     };
     let asks = |p: &Pending| p.is_asked_by(message) && matches!(p.stage, Stage::Asked(..));
     if let Some(next) = list.take_by_key(message.token[0], asks).and_then(ask_next) {
-        let _ = super::enlist(next, &mut list);
+        super::enlist(next, &mut list);
     }
 }
 
 /// Asks over the next link. After the last one connects to the other end's name, if it waits there.
 fn ask_next(meeting: Pending) -> Option<Pending> {
-    let look = meeting.look();
+    let look = meeting.look;
     let Stage::Asked(_, already) = meeting.stage else {
         return None;
     };
@@ -321,7 +316,7 @@ fn ask_next(meeting: Pending) -> Option<Pending> {
     match ask(look, already) {
         Some(link) => Some(look.at(Stage::Asked(Some(link), already + 1), None)),
         None => {
-            trigger::has_asked_in_vain(look.of.0);
+            trigger::has_asked_in_vain(look.sock);
             super::names::visit(look).ok().flatten()
         }
     }
@@ -354,8 +349,8 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, sender: Option<Send
         abandon(link, index);
     }
     let sock = meeting.sock;
-    let stale = sock.generation.load(Ordering::Acquire) != meeting.generation;
-    if stale || !link.join_stream(grant.index, upgrade::ring_len(link), owner(sock)) {
+    if !meeting.is_current() || !link.join_stream(grant.index, upgrade::ring_len(link), owner(sock))
+    {
         return decline();
     }
     let joined = Message {
@@ -384,10 +379,8 @@ fn take_granted(list: &mut Meetings, link: &'static Link, index: u32) -> Option<
 
 /// The peer has joined a stream that was granted to it.
 pub(super) fn on_joined(link: &'static Link, joined: &Message, sender: Option<Sender>) {
-    if !identity::of_link(link).has_sent(sender) {
-        return;
-    }
-    let Some(mut list) = PENDING.lock() else {
+    let is_peers = identity::of_link(link).has_sent(sender);
+    let Some(mut list) = is_peers.then(|| PENDING.lock()).flatten() else {
         return;
     };
     let index = joined.index;
@@ -405,10 +398,8 @@ pub(super) fn on_joined(link: &'static Link, joined: &Message, sender: Option<Se
 
 /// The peer declines a stream that was granted to it, or says why it grants none.
 pub(super) fn on_declined(link: &'static Link, declined: &Message, sender: Option<Sender>) {
-    if !identity::of_link(link).is_process(sender) {
-        return;
-    }
-    let Some(mut list) = PENDING.lock() else {
+    let is_peers = identity::of_link(link).is_process(sender);
+    let Some(mut list) = is_peers.then(|| PENDING.lock()).flatten() else {
         return;
     };
     if declined.reason == 0 {
@@ -441,20 +432,13 @@ pub(super) fn lost(link: &'static Link) {
         if let Stage::Granted(_, index) = meeting.stage {
             abandon(link, index);
         } else if let Some(next) = ask_next(meeting) {
-            let _ = super::enlist(next, &mut list);
+            super::enlist(next, &mut list);
         }
     }
 }
 
-/// Before a fork: locks the questions.
-pub(super) fn hold() {
-    QUESTIONS.hold();
-}
-
-/// After the fork, in parent and child: ends [`hold`].
-pub(super) fn release() {
-    QUESTIONS.release();
-}
+/// Held over a fork.
+pub(super) const HELD: &dyn OverFork = &QUESTIONS;
 
 /// In the child of a fork: drops the questions, which the parent answers.
 pub(super) fn after_fork() {

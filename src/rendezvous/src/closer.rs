@@ -18,7 +18,7 @@ use super::{identity, watch};
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::layout::ARENA_LEN;
-use sluice_fabric::lock::Guarded;
+use sluice_fabric::lock::{Guarded, OverFork};
 use sluice_fabric::sys::{self, Fd};
 use sluice_runtime::{control_thread, own_fds};
 
@@ -336,19 +336,8 @@ pub(super) fn has_unread(fd: i32) -> bool {
     matches!(message::next(fd), Next::Plain | Next::Brings)
 }
 
-/// Before a fork: locks the lists.
-pub(super) fn hold() {
-    WAITING.hold();
-    OUT.hold();
-    LEFT.hold();
-}
-
-/// After the fork, in parent and child: ends [`hold`].
-pub(super) fn release() {
-    LEFT.release();
-    OUT.release();
-    WAITING.release();
-}
+/// Held over a fork, in this order.
+pub(super) const HELD: [&dyn OverFork; 3] = [&WAITING, &OUT, &LEFT];
 
 /// In the child of a fork: there are no such threads, and the porters are the parent's. Their
 /// stacks are unused here.

@@ -15,12 +15,13 @@ use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys;
 use sluice_runtime::{control_thread, own_fds};
 use sluice_sockets::socket::Socket;
-use sluice_sockets::{descriptors, jobs, remote, tell, trim, wake, work};
+use sluice_sockets::{descriptors, remote, tell, trim, wake, work};
 use sluice_stats::Reason;
 
+pub(super) use links::READING;
 #[cfg(test)]
 pub(super) use links::lost;
-use links::{READING, on_link};
+use links::on_link;
 pub use links::{bell_at, drop_bell, link_is_up, read_links, want_bell};
 
 /// The thread's loop, as long as `set` is its own.
@@ -134,48 +135,4 @@ pub mod by_hand {
     pub fn lose(link: &'static Link) {
         links::lost(link);
     }
-}
-
-// --- fork ---
-
-/// Before a fork: takes the locks that come before the sockets' locks, so that the child finds
-/// nothing half changed.
-pub fn hold() {
-    READING.hold();
-    hosts::hold();
-    super::hold();
-}
-
-/// Before a fork: takes the locks that come after those of the sockets and sets, when no stream
-/// changes any more.
-pub fn hold_last() {
-    super::hold_last();
-    jobs::hold();
-    tell::hold();
-    shm::hold();
-    shm::hold_ledgers();
-}
-
-/// After a fork, in parent and child: ends [`hold_last`].
-pub fn release_last() {
-    shm::release();
-    tell::release();
-    jobs::release();
-    super::release_last();
-}
-
-/// After a fork, in parent and child: ends [`hold`].
-pub fn release() {
-    super::release();
-    hosts::release_hold();
-    READING.release();
-}
-
-/// In the child of a fork: there is no control thread, no job and no meeting.
-pub fn after_fork() {
-    control_thread::after_fork(sluice_transport::links::are_driven());
-    jobs::after_fork();
-    tell::after_fork();
-    super::after_fork();
-    hosts::after_fork();
 }

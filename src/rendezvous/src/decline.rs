@@ -22,17 +22,17 @@ pub(super) fn tell(look: Look) {
     let Some(reason) = look.refusal().filter(|_| look.is_current()) else {
         return;
     };
-    if let Some(earlier) = list.of_mut(look.of.0) {
+    if let Some(earlier) = list.of_mut(look.sock) {
         if !earlier.is_idle() {
             return;
         }
         if earlier.refuses.is_some() {
             // The other end may come to this name soon.
-            earlier.refuses = Some(reason);
+            earlier.look.refuses = Some(reason);
             earlier.deadline = sys::now_ns() + NAME_NS;
             return meetings::look_soon();
         }
-        list.take(look.of.0);
+        list.take(look.sock);
     }
     let is_own_end = |p: &Pending| p.mirror.inode == look.own;
     if let Some(other) = list.take_by_key(look.key, is_own_end) {
@@ -49,7 +49,7 @@ pub(super) fn tell(look: Look) {
         && let Ok(meeting) = super::names::first_or_second(look)
         && matches!(meeting.stage, Stage::Named { .. })
     {
-        let _ = super::enlist(meeting, &mut list);
+        super::enlist(meeting, &mut list);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Asking the kernel for the other end of a connection (`sock_diag(7)`).
 
+use crate::message::{get, put};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
-use sluice_fabric::lock::{self, Guarded};
+use sluice_fabric::lock::{self, Guarded, OverFork};
 use sluice_fabric::sys::{self, Fd};
 use sluice_runtime::address::plain;
 use sluice_runtime::own_fds;
@@ -94,29 +95,9 @@ fn maps_everybody() -> bool {
 
 fn address(ip: IpAddr) -> [u8; 16] {
     match ip {
-        IpAddr::V4(v4) => {
-            let mut bytes = [0u8; 16];
-            for (to, from) in bytes.iter_mut().zip(v4.octets()) {
-                *to = from;
-            }
-            bytes
-        }
+        IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96).to_be_bytes(),
         IpAddr::V6(v6) => v6.octets(),
     }
-}
-
-/// Writes `bytes` at `at`. All buffers here have room for them.
-fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(to) = buffer.get_mut(at..at + bytes.len()) {
-        to.copy_from_slice(bytes);
-    }
-}
-
-fn get<const N: usize>(buffer: &[u8], at: usize) -> [u8; N] {
-    buffer
-        .get(at..at + N)
-        .and_then(|b| b.try_into().ok())
-        .unwrap_or([0; N])
 }
 
 /// The netlink socket of this process. It answers for the namespaces in which it was made.
@@ -131,15 +112,8 @@ pub fn forget() {
     }
 }
 
-/// Before a fork: locks the netlink socket.
-pub fn hold() {
-    SOCKET.hold();
-}
-
-/// After the fork, in parent and child: ends [`hold`].
-pub fn release() {
-    SOCKET.release();
-}
+/// Held over a fork.
+pub(super) const HELD: &dyn OverFork = &SOCKET;
 
 fn by_netlink(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirror, Reason> {
     const REFUSED: Reason = Reason::NetlinkRefused;
@@ -372,6 +346,15 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 
+    /// Both ends of a connection, the connecting one first, with its address and its peer's.
+    fn connection(host: &str) -> (TcpStream, TcpStream, SocketAddr, SocketAddr) {
+        let listener = TcpListener::bind(host).unwrap();
+        let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (b, _) = listener.accept().unwrap();
+        let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
+        (a, b, la, pa)
+    }
+
     fn inode(fd: &impl AsRawFd) -> u64 {
         sys::fstat(fd.as_raw_fd()).unwrap().st_ino
     }
@@ -379,10 +362,7 @@ mod tests {
     #[test]
     fn both_ends_find_each_other_by_netlink_and_by_proc() {
         for host in ["127.0.0.1:0", "[::1]:0"] {
-            let listener = TcpListener::bind(host).unwrap();
-            let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let (b, _) = listener.accept().unwrap();
-            let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
+            let (a, b, la, pa) = connection(host);
             for find in [by_netlink, by_proc, mirror] {
                 assert_eq!(find(la, pa, Looks::Twice).unwrap().inode, inode(&b));
                 assert_eq!(find(pa, la, Looks::Once).unwrap().inode, inode(&a));
@@ -392,10 +372,7 @@ mod tests {
 
     #[test]
     fn the_owner_is_told_as_long_as_he_has_a_number() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (b, _) = listener.accept().unwrap();
-        let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
+        let (_a, b, la, pa) = connection("127.0.0.1:0");
         // SAFETY: has no arguments and no effect.
         let own = unsafe { libc::geteuid() };
         for find in [by_netlink, by_proc, mirror] {
@@ -432,29 +409,18 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let a = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let (b, _) = listener.accept().unwrap();
+        let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
         let (lb, pb) = (b.local_addr().unwrap(), b.peer_addr().unwrap());
         assert!(lb.is_ipv6());
         for find in [mirror, |l, p, looks| by_proc(plain(l), plain(p), looks)] {
             assert_eq!(find(lb, pb, Looks::Once).unwrap().inode, inode(&a));
-            assert_eq!(
-                find(
-                    a.local_addr().unwrap(),
-                    a.peer_addr().unwrap(),
-                    Looks::Twice
-                )
-                .unwrap()
-                .inode,
-                inode(&b)
-            );
+            assert_eq!(find(la, pa, Looks::Twice).unwrap().inode, inode(&b));
         }
     }
 
     #[test]
     fn both_ends_of_a_half_closed_connection_find_each_other() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (b, _) = listener.accept().unwrap();
-        let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
+        let (a, b, la, pa) = connection("127.0.0.1:0");
         b.shutdown(std::net::Shutdown::Write).unwrap();
         for find in [by_netlink, by_proc, mirror] {
             assert_eq!(find(la, pa, Looks::Twice).unwrap().inode, inode(&b));

@@ -8,7 +8,7 @@ use super::diag::Mirror;
 use super::message::{Message, Nonce, Sender};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use sluice_fabric::lock::Guarded;
+use sluice_fabric::lock::{Guarded, OverFork};
 use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys::{self, Fd, ShortPath};
 use sluice_runtime::{credentials, fault};
@@ -85,15 +85,8 @@ pub fn nonce() -> Result<Nonce, Reason> {
     Ok([drawn as u64 | 1, (drawn >> 64) as u64])
 }
 
-/// Before a fork: locks the random bytes.
-pub fn hold() {
-    DRAWN.hold();
-}
-
-/// After the fork, in parent and child: ends [`hold`].
-pub fn release() {
-    DRAWN.release();
-}
+/// Held over a fork.
+pub(super) const HELD: &dyn OverFork = &DRAWN;
 
 /// In the child of a fork: drops the random bytes, which the parent uses.
 pub fn after_fork() {

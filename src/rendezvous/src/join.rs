@@ -10,7 +10,7 @@ use super::{NAME_NS, Pending, Stage, abandon, control, decline, discard, watch};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::{Arena, ArenaError};
 use sluice_fabric::layout::LAYOUT;
-use sluice_fabric::lock::{Guard, Guarded};
+use sluice_fabric::lock::{Guard, Guarded, OverFork};
 use sluice_fabric::shm::{self, Link, LinkEnd, PeerProcess};
 use sluice_fabric::sys::{self, Fd};
 use sluice_runtime::{credentials, process, rights};
@@ -27,7 +27,7 @@ pub(super) enum Step {
     /// The other end has ended the meeting, for this reason of its own.
     Declined(Reason),
     /// The meeting is over and its socket has become the control socket of a new link.
-    Link(&'static Link),
+    Link,
 }
 
 /// Wrong visitors of one name that are sent away before the name is given up. A process that is not
@@ -36,7 +36,7 @@ const VISITORS: u32 = 8;
 
 /// Moves a meeting on by the next record from its socket.
 pub(super) fn step(meeting: &mut Pending) -> Step {
-    if meeting.sock.generation.load(Ordering::Acquire) != meeting.generation {
+    if !meeting.is_current() {
         return Step::Over(Some(Reason::Close));
     }
     if let Stage::Named { .. } = meeting.stage
@@ -211,7 +211,7 @@ fn believe(meeting: &Pending, claim: &Message, sender: Option<Sender>) -> Result
 /// First comer: answers a Challenge by a Claim.
 fn on_challenge(meeting: &mut Pending, challenge: &Message) -> Result<Step, Reason> {
     compatible(challenge)?;
-    if let Some(reason) = meeting.look().refusal() {
+    if let Some(reason) = meeting.refusal() {
         return Err(reason);
     }
     // The visitor runs the library, as the owner of the other end. From here on the control threads
@@ -416,11 +416,7 @@ fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) ->
         control::link_is_up(link);
     }
     attach(meeting.sock, meeting.generation, link, index);
-    if fresh {
-        Step::Link(link)
-    } else {
-        Step::Over(None)
-    }
+    if fresh { Step::Link } else { Step::Over(None) }
 }
 
 /// Attaches the stream, or gives it up for the reason that forbids it.
@@ -460,15 +456,8 @@ pub(super) fn refuse(
 /// link.
 static SELF: Guarded<Option<(&'static Link, &'static Link, u32)>> = Guarded::new(None);
 
-/// Before a fork: locks the making of the link with oneself.
-pub(super) fn hold() {
-    SELF.hold();
-}
-
-/// After the fork, in parent and child: ends [`hold`].
-pub(super) fn release() {
-    SELF.release();
-}
+/// Held over a fork.
+pub(super) const HELD: &dyn OverFork = &SELF;
 
 /// Joins two ends that are both in this process, over a link with itself that is made once. Each
 /// end comes with its generation.
@@ -511,14 +500,13 @@ pub(super) fn pair_within(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control;
     use sluice_sockets::testing::{self, Held};
 
     #[test]
     fn a_child_finds_the_making_of_its_own_link_free() {
         let held = Held {
-            hold: control::hold_last,
-            release: control::release_last,
+            hold: crate::hold_last,
+            release: crate::release_last,
         };
         assert!(testing::is_free_in_child(held, &SELF));
     }

@@ -50,12 +50,13 @@ use core::sync::atomic::Ordering;
 use meetings::{Look, Meetings, PENDING, Pending, Stage};
 pub use meetings::{expect_nothing, needs_hooks};
 use message::{Kind, Message, Sender};
-use sluice_fabric::shm::Link;
+use sluice_fabric::lock::OverFork;
+use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys;
 use sluice_runtime::{address, control_thread, own_fds, rights, seccomp};
 use sluice_sockets::meeting::{self, Effort, Finder};
 use sluice_sockets::socket::{Socket, TELLS_AT, role};
-use sluice_sockets::{inodes, tcp, trigger, trim, upgrade};
+use sluice_sockets::{inodes, jobs, tcp, tell, trigger, trim, upgrade};
 use sluice_stats::{Reason, Role};
 
 /// A meeting by name is given up after this time, with or without a visitor.
@@ -244,7 +245,8 @@ fn look_within(
     sock.key.store(key, Ordering::Relaxed);
     sock.mirror.store(mirror.inode, Ordering::Relaxed);
     let look = Look {
-        of: (sock, generation),
+        sock,
+        generation,
         key,
         own,
         mirror,
@@ -275,7 +277,7 @@ fn meet(
     list: &mut Meetings,
     arrived: Option<Way>,
 ) -> Result<(), Reason> {
-    let (sock, _) = look.of;
+    let sock = look.sock;
     if let Some(earlier) = list.of(sock) {
         if !earlier.is_idle() || effort != Effort::Name {
             return Ok(());
@@ -286,14 +288,14 @@ fn meet(
         list.take(sock);
     }
     if let Some(other) = list.take_by_key(look.key, |p| p.is_other_end_of(&look)) {
-        if other.sock.generation.load(Ordering::Acquire) != other.generation {
+        if !other.is_current() {
             return Err(Reason::PeerClosed);
         }
         if let Some(reason) = other.refuses {
             sock.conn().stays_for_peer(reason);
             return Ok(());
         }
-        return join::pair_within((other.sock, other.generation), look.of);
+        return join::pair_within((other.sock, other.generation), (sock, look.generation));
     }
     if let Some(granted) = ask::answer(look) {
         return begin(granted, list);
@@ -329,10 +331,10 @@ fn meet_within(
 ) -> Result<(), Reason> {
     let (sock, _) = other;
     if let Some(reason) = sock.pinned() {
-        look.of.0.conn().stays_for_peer(reason);
+        look.sock.conn().stays_for_peer(reason);
         return Ok(());
     }
-    let [role, other_role] = [look.of.0, sock].map(|sock| sock.role.load(Ordering::Relaxed));
+    let [role, other_role] = [look.sock, sock].map(|sock| sock.role.load(Ordering::Relaxed));
     // Simultaneous open: both ends are connecting ones and have no common key. They stay on TCP.
     if sock.link().is_some() || sock.is_accelerated() || role == other_role {
         return Ok(());
@@ -341,7 +343,7 @@ fn meet_within(
         trigger::when_used(sock);
         return begin(look.at(Stage::Asked(None, 0), None), list);
     }
-    join::pair_within(other, look.of)
+    join::pair_within(other, (look.sock, look.generation))
 }
 
 /// Enters a meeting that has begun.
@@ -350,10 +352,11 @@ fn begin(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
     // demotion stays until there is a new one.
     let conn = meeting.sock.conn();
     conn.awaits_after(Reason::BelowThreshold, Reason::Meeting);
-    enlist(meeting, list)
+    enlist(meeting, list);
+    Ok(())
 }
 
-fn enlist(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
+fn enlist(meeting: Pending, list: &mut Meetings) {
     if meeting.socket.is_some() {
         watch::enter(meeting.raw());
         if meetings::with_sockets() == 0 {
@@ -362,7 +365,6 @@ fn enlist(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
         }
     }
     list.add(meeting);
-    Ok(())
 }
 
 /// Shortest life of a name before another may take its place, in ns.
@@ -457,14 +459,9 @@ fn move_on(list: &mut Meetings) {
         let ready = watch::Ready::now();
         // A meeting may wait for the link that another one makes.
         while step_all(list, &ready) {}
-        rest(list);
-    }
-}
-
-/// Closes the descriptors that meetings need, if there is no meeting and no link.
-fn rest(_list: &Meetings) {
-    if meetings::are_none() && !meeting::has_links() {
-        keep_nothing();
+        if meetings::are_none() && !meeting::has_links() {
+            keep_nothing();
+        }
     }
 }
 
@@ -490,9 +487,9 @@ fn step_all(list: &mut Meetings, ready: &watch::Ready) -> bool {
             join::Step::Over(Some(reason)) => give_up(meeting, reason),
             join::Step::Over(None) => {}
             join::Step::Declined(reason) => decline::heard(meeting, reason),
-            join::Step::Link(link) => {
+            join::Step::Link => {
                 // The socket of this meeting is the link's control socket from now on.
-                let _ = (meeting.socket.map(Way::release), link);
+                let _ = meeting.socket.map(Way::release);
                 made = true;
             }
         }
@@ -533,11 +530,10 @@ fn end(meeting: Pending) -> Option<&'static sluice_stats::Conn> {
         abandon(link, index);
     }
     let sock = meeting.sock;
-    let is_current = sock.generation.load(Ordering::Acquire) == meeting.generation;
     // The end of the connection is no such reason.
     let has_own_reason =
         meeting.refuses.is_some() || sock.pinned().is_some_and(|reason| !reason.is_end());
-    (is_current && !has_own_reason).then(|| sock.conn())
+    (meeting.is_current() && !has_own_reason).then(|| sock.conn())
 }
 
 /// Takes back a stream that was given out and that no peer joined.
@@ -616,44 +612,60 @@ pub fn on_link_lost(link: &'static Link) {
     ask::lost(link);
 }
 
-/// Before a fork: locks the lists of meetings.
+// --- fork ---
+
+/// The locks that come before the sockets' locks, in their order.
+static FIRST: [&dyn OverFork; 7] = [
+    &control::READING,
+    hosts::HELD,
+    &PENDING,
+    ask::HELD,
+    inodes::HELD,
+    diag::HELD,
+    identity::HELD,
+];
+/// Those that come after the locks of the sockets and sets, before those of links.
+static LAST: [&dyn OverFork; 6] = {
+    let [waiting, out, left] = closer::HELD;
+    [join::HELD, waiting, out, left, jobs::HELD, tell::HELD]
+};
+
+/// Before a fork: takes the locks that come before the sockets' locks, so that the child finds
+/// nothing half changed.
 pub fn hold() {
-    PENDING.hold();
-    ask::hold();
-    inodes::hold();
-    diag::hold();
-    identity::hold();
+    FIRST.iter().for_each(|lock| lock.hold());
 }
 
-/// After the fork, in parent and child: ends [`hold`].
-pub fn release() {
-    identity::release();
-    diag::release();
-    inodes::release();
-    ask::release();
-    PENDING.release();
-}
-
-/// Before a fork: what is locked after everything else.
+/// Before a fork: takes the locks that come after those of the sockets and sets, when no stream
+/// changes any more.
 pub fn hold_last() {
-    join::hold();
-    closer::hold();
+    LAST.iter().for_each(|lock| lock.hold());
+    shm::hold();
 }
 
-/// After the fork, in parent and child: ends [`hold_last`].
+/// After a fork, in parent and child: ends [`hold_last`].
 pub fn release_last() {
-    closer::release();
-    join::release();
+    shm::release();
+    LAST.iter().rev().for_each(|lock| lock.release());
 }
 
-/// In the child of a fork: drops the parent's meetings.
+/// After a fork, in parent and child: ends [`hold`].
+pub fn release() {
+    FIRST.iter().rev().for_each(|lock| lock.release());
+}
+
+/// In the child of a fork: there is no control thread, no job and no meeting.
 pub fn after_fork() {
+    control_thread::after_fork(sluice_transport::links::are_driven());
+    jobs::after_fork();
+    tell::after_fork();
     meetings::after_fork();
     keep_nothing();
     identity::after_fork();
     ask::after_fork();
     closer::after_fork();
     trim::after_fork();
+    hosts::after_fork();
 }
 
 #[cfg(test)]
@@ -680,7 +692,8 @@ mod tests {
     fn named(key: u64, since_ns: u64) -> Pending {
         let sock = socket::alloc(-1, role::CONNECTING).unwrap();
         let look = Look {
-            of: (sock, sock.generation.load(Ordering::Relaxed)),
+            sock,
+            generation: sock.generation.load(Ordering::Relaxed),
             key,
             own: key,
             mirror: diag::Mirror { inode: 0, uid: 0 },

@@ -6,6 +6,7 @@ use super::diag::Mirror;
 use super::identity::Claimant;
 use super::message::{Message, Nonce};
 use super::{NAME_NS, watch};
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::shm::{Link, Token};
@@ -49,18 +50,8 @@ pub(super) enum Stage {
 /// A meeting under way.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub sock: &'static Socket,
-    pub generation: u32,
-    /// Inode of the connecting end's socket.
-    pub key: u64,
-    /// See [`Look::own`].
-    pub own: u64,
-    /// The other end, as the kernel names it.
-    pub mirror: Mirror,
-    /// The peer has to repeat it in its proof, so that a proof of an older meeting fails.
-    pub nonce: Nonce,
-    /// Why this end stays on TCP, if it does. The meeting then only tells the other end.
-    pub refuses: Option<Reason>,
+    /// What the meeting began with.
+    pub look: Look,
     pub stage: Stage,
     /// The process that has connected, or that listens at the name.
     pub claimant: Option<Claimant>,
@@ -92,11 +83,6 @@ impl Pending {
             Stage::Named { .. } | Stage::Asked(Some(_), _) => Some(false),
             _ => Some(true),
         }
-    }
-
-    /// True if the connection is still there.
-    pub fn is_current(&self) -> bool {
-        self.sock.generation.load(Ordering::Acquire) == self.generation
     }
 
     /// True if this is the meeting of `look`'s other end, in this process, and has not begun.
@@ -138,38 +124,31 @@ impl Pending {
 }
 
 /// What a connection knows when it looks for its peer; the same at any stage of a meeting.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
-    /// The socket, and its generation.
-    pub of: (&'static Socket, u32),
-    /// See [`Pending::key`].
+    pub sock: &'static Socket,
+    pub generation: u32,
+    /// Inode of the connecting end's socket.
     pub key: u64,
     /// Inode of this end's socket.
     pub own: u64,
-    /// See [`Pending::mirror`].
+    /// The other end, as the kernel names it.
     pub mirror: Mirror,
-    /// See [`Pending::nonce`].
+    /// The peer has to repeat it in its proof, so that a proof of an older meeting fails.
     pub nonce: Nonce,
-    /// See [`Pending::refuses`].
+    /// Why this end stays on TCP, if it does. The meeting then only tells the other end.
     pub refuses: Option<Reason>,
 }
 
 impl Look {
     /// Makes a meeting at this stage. It has a time limit only if it has a socket.
     pub fn at(self, stage: Stage, socket: Option<Way>) -> Pending {
-        let (sock, generation) = self.of;
         let deadline = match &socket {
             Some(_) => sys::now_ns() + NAME_NS,
             None => u64::MAX,
         };
         Pending {
-            sock,
-            generation,
-            key: self.key,
-            own: self.own,
-            mirror: self.mirror,
-            nonce: self.nonce,
-            refuses: self.refuses,
+            look: self,
             stage,
             claimant: None,
             socket,
@@ -179,17 +158,10 @@ impl Look {
     }
 }
 
-impl Pending {
-    /// What the meeting began with.
-    pub fn look(&self) -> Look {
-        Look {
-            of: (self.sock, self.generation),
-            key: self.key,
-            own: self.own,
-            mirror: self.mirror,
-            nonce: self.nonce,
-            refuses: self.refuses,
-        }
+impl Deref for Pending {
+    type Target = Look;
+    fn deref(&self) -> &Look {
+        &self.look
     }
 }
 

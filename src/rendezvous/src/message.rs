@@ -210,6 +210,21 @@ pub fn forward(socket: i32, to: i32, is_wanted: fn(i32) -> bool) {
     let _ = send_bytes(to, raw.bytes.get_mut(..raw.len), None, Some(fd));
 }
 
+/// Writes `bytes` at `at`. Callers leave room for them.
+pub(crate) fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(to) = buffer.get_mut(at..at + bytes.len()) {
+        to.copy_from_slice(bytes);
+    }
+}
+
+/// The bytes at `at`; zeroes where there are too few.
+pub(crate) fn get<const N: usize>(buffer: &[u8], at: usize) -> [u8; N] {
+    buffer
+        .get(at..at + N)
+        .and_then(|b| b.try_into().ok())
+        .unwrap_or([0; N])
+}
+
 #[cfg(test)]
 #[allow(
     clippy::disallowed_types,

@@ -15,8 +15,8 @@ mod path;
 mod policy;
 mod settings;
 
-use self::file::Places;
 pub use self::file::program;
+use self::file::{Places, Read};
 use self::line::{Line, Quoted, Shown};
 pub use self::line::{Meaning, Path};
 pub use self::policy::{Rule, Side};
@@ -162,17 +162,12 @@ pub fn config() -> &'static Config {
         let is_secure = is_secure();
         let all = || all().filter(|(name, _)| is_heeded(name, is_secure));
         let mut complaint = Line::new();
-        let (config, filed) = if crate::copies::works() {
-            file::read_all(&places(all()), &mut complaint)
-        } else {
-            (Config::DEFAULT, 0)
-        };
-        let mut config = parse(
-            all(),
-            (cfg!(feature = "fault"), is_secure),
-            (config, filed),
-            &mut complaint,
-        );
+        let mut read = Read::new(&mut complaint);
+        if crate::copies::works() {
+            read.files(&places(all()));
+        }
+        read.variables(all(), (cfg!(feature = "fault"), is_secure));
+        let mut config = read.config;
         if crate::copies::works() {
             let report = (REPORT, "cannot be written to", "no report");
             prepare_file(&mut config.report, report, path::prepare, &mut complaint);
@@ -264,64 +259,58 @@ pub fn log(level: Level, message: fmt::Arguments<'_>) {
     }
 }
 
-/// Settings from `variables`, over those of files; of equal names the first counts, as in
-/// getenv(3). `filed` has a bit for each setting that files have set. Errors go into `complaint`. A
-/// program with more rights than its caller ignores settings that do not make the library do less.
-fn parse<'a>(
-    variables: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    (with_fault, is_secure): (bool, bool),
-    (mut config, filed): (Config, u32),
-    complaint: &mut Line,
-) -> Config {
-    let mut seen = 0_u32;
-    for (name, value) in variables.filter(|(name, _)| name.starts_with(b"SLUICE_")) {
-        let known = (0..)
-            .zip(SETTINGS)
-            .find(|(_, setting)| setting.name.as_bytes() == name);
-        let Some((bit, setting)) = known else {
-            complaint.add(format_args!(
-                "{}={}: unknown setting, ignored",
-                Shown(name),
-                Quoted(value)
-            ));
-            continue;
-        };
-        if seen & 1 << bit != 0 {
-            continue;
-        }
-        seen |= 1 << bit;
-        // An empty value counts as none.
-        if value.is_empty() {
-            continue;
-        }
-        if is_secure {
-            let mut tried = config.clone();
-            if (setting.set)(value, &mut tried).is_some() && (setting.lessens)(&config, &tried) {
-                config = tried;
+impl Read<'_> {
+    /// Takes the settings of `variables`, over those of files; of equal names the first counts, as
+    /// in getenv(3). A program with more rights than its caller ignores settings that do not make
+    /// the library do less.
+    fn variables<'a>(
+        &mut self,
+        variables: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+        (with_fault, is_secure): (bool, bool),
+    ) {
+        let mut seen = 0_u32;
+        for (name, value) in variables.filter(|(name, _)| name.starts_with(b"SLUICE_")) {
+            let named = |(_, setting): &(u32, &Setting)| setting.name.as_bytes() == name;
+            let Some((bit, setting)) = (0..).zip(SETTINGS).find(named) else {
+                self.complaint.add(format_args!(
+                    "{}={}: unknown setting, ignored",
+                    Shown(name),
+                    Quoted(value)
+                ));
+                continue;
+            };
+            let is_first = seen & 1 << bit == 0;
+            seen |= 1 << bit;
+            // An empty value counts as none.
+            if !is_first || value.is_empty() {
+                continue;
             }
-            continue;
-        }
-        let instead = if filed & 1 << bit == 0 {
-            setting.default
-        } else {
-            "that of the configuration file"
-        };
-        if setting.name == FAULT && !with_fault {
-            complaint.add(format_args!(
-                "{FAULT}={} is unavailable in this build, using {}",
-                Quoted(value),
+            let mut tried = self.config.clone();
+            let is_understood = (setting.set)(value, &mut tried).is_some();
+            let instead = if self.set & 1 << bit == 0 {
                 setting.default
-            ));
-        } else if (setting.set)(value, &mut config).is_none() {
-            complaint.add(format_args!(
-                "{}={} is not {}, using {instead}",
-                setting.name,
-                Quoted(value),
-                setting.values
-            ));
+            } else {
+                "that of the configuration file"
+            };
+            let (name, value) = (setting.name, Quoted(value));
+            if is_secure {
+                if is_understood && (setting.lessens)(&self.config, &tried) {
+                    self.config = tried;
+                }
+            } else if name == FAULT && !with_fault {
+                self.complaint.add(format_args!(
+                    "{name}={value} is unavailable in this build, using {instead}"
+                ));
+            } else if is_understood {
+                self.config = tried;
+            } else {
+                let values = setting.values;
+                self.complaint.add(format_args!(
+                    "{name}={value} is not {values}, using {instead}"
+                ));
+            }
         }
     }
-    config
 }
 
 unsafe extern "C" {
@@ -372,16 +361,21 @@ mod tests {
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
     fn parsed(variables: &[(&str, &str)], with_fault: bool) -> (Config, String) {
+        started(Config::DEFAULT, variables, (with_fault, false))
+    }
+
+    fn started(
+        of_files: Config,
+        variables: &[(&str, &str)],
+        build_and_rights: (bool, bool),
+    ) -> (Config, String) {
         let mut complaint = Line::new();
+        let mut read = Read::new(&mut complaint);
+        read.config = of_files;
         let variables = variables.iter().map(|(n, v)| (n.as_bytes(), v.as_bytes()));
-        let settings = (with_fault, false);
-        let config = parse(variables, settings, (Config::DEFAULT, 0), &mut complaint);
-        let said = if complaint.is_empty() {
-            &[][..]
-        } else {
-            complaint.finished()
-        };
-        (config, String::from_utf8(said.to_vec()).unwrap())
+        read.variables(variables, build_and_rights);
+        let config = read.config;
+        (config, String::from_utf8_lossy(complaint.finished()).into())
     }
 
     fn accepted(name: &str, value: &str) -> Config {
@@ -448,47 +442,27 @@ mod tests {
     fn everything_else_is_refused_with_one_line() {
         let huge = "9".repeat(30);
         let values = [
-            " ",
-            "eager ",
-            "EAGER",
-            "-1",
-            "+1",
-            "1k",
-            "K",
-            "1KK",
-            "0x10",
-            "1.5M",
-            &huge,
-            "\u{1b}[2J",
+            " ", "eager ", "EAGER", "-1", "+1", "1k", "K", "1KK", "0x10", "1.5M", "\x1b[2J",
         ];
-        let names = [
-            "UPGRADE", "MODE", "SPIN_US", "RING", "DIRECT", "LOG", "FAULT",
+        let of_one: [(&str, &[&str]); _] = [
+            ("UPGRADE", &["1048577M", "1025G", "18446744073709551615M"]),
+            ("MODE", &[]),
+            ("SPIN_US", &["1001", "1K", "4294967297"]),
+            ("RING", &["0", "2K", "4097", "8M", "4294971392"]),
+            ("DIRECT", &["0", "1025M", "4294967297"]),
+            ("LOG", &[]),
+            ("FAULT", &["42", "demote", "demote:", "demote:x", "kill:1"]),
         ];
-        for name in names {
-            for value in values {
+        for (name, of_it) in of_one {
+            for value in values.iter().chain([&&*huge]).chain(of_it) {
                 refused(&format!("SLUICE_{name}"), value);
             }
-        }
-        for value in ["1048577M", "1025G", "18446744073709551615M"] {
-            refused("SLUICE_UPGRADE", value);
-        }
-        for value in ["1001", "1K", "4294967297"] {
-            refused("SLUICE_SPIN_US", value);
-        }
-        for value in ["0", "2K", "4097", "8M", "4294971392"] {
-            refused("SLUICE_RING", value);
-        }
-        for value in ["0", "1025M", "4294967297"] {
-            refused("SLUICE_DIRECT", value);
         }
         for value in ["-1", "none", "1K", " 5"] {
             refused("SLUICE_CONNECTIONS", value);
         }
         for value in ["-1", "none", "1T", "1GB", "17179869184G"] {
             refused("SLUICE_MEMORY", value);
-        }
-        for value in ["42", "demote", "demote:", "demote:x", "kill:1"] {
-            refused("SLUICE_FAULT", value);
         }
         refused("SLUICE_", "1");
         refused("SLUICE_UPGRAED", "off");
@@ -564,15 +538,7 @@ mod tests {
 
     /// The settings of a program with more rights than its caller, which sets `name` to `value`.
     fn started_by_another(name: &str, value: &str) -> (Config, String) {
-        let mut complaint = Line::new();
-        let variables = [(name.as_bytes(), value.as_bytes())].into_iter();
-        let config = parse(variables, (true, true), (of_file(), 0), &mut complaint);
-        let said = if complaint.is_empty() {
-            &[][..]
-        } else {
-            complaint.finished()
-        };
-        (config, String::from_utf8(said.to_vec()).unwrap())
+        started(of_file(), &[(name, value)], (true, true))
     }
 
     #[test]
@@ -627,17 +593,12 @@ mod tests {
     fn the_environment_wins_over_a_file() {
         let text = "ring = 1M\nspin_us = 7\nmode = direct";
         let mut complaint = Line::new();
-        let mut read = file::Read {
-            config: Config::DEFAULT,
-            set: 0,
-            complaint: &mut complaint,
-        };
+        let mut read = Read::new(&mut complaint);
         read.take(b"/x", text.as_bytes(), b"any");
-        let filed = (read.config, read.set);
         let variables = [("SLUICE_RING", "64K"), ("SLUICE_MODE", "fast")];
         let variables = variables.map(|(n, v)| (n.as_bytes(), v.as_bytes()));
-        let settings = (false, false);
-        let config = parse(variables.into_iter(), settings, filed, &mut complaint);
+        read.variables(variables.into_iter(), (false, false));
+        let config = read.config;
         assert_eq!((config.ring_len, config.spin_ns), (64 << 10, 7000));
         assert_eq!(config.mode, Mode::Direct);
         let said = String::from_utf8(complaint.finished().to_vec()).unwrap();

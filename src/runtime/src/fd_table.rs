@@ -170,7 +170,8 @@ pub fn is_internal(fd: c_int) -> bool {
     cell(fd).is_some_and(|c| c.load(Ordering::Relaxed) == TAG_INTERNAL)
 }
 
-/// One more than the highest number ever entered; 0 if none was.
+/// One more than the highest number ever entered; 0 if none was. A `select` set may be read up to
+/// here and no further: the kernel, too, stops at the end of its table.
 #[inline]
 #[must_use]
 pub fn end() -> c_int {

@@ -511,8 +511,8 @@ fn fails_to_replace(old: c_int, new: c_int, flags: c_int) -> bool {
             && (new as u64 >= sys::descriptor_limit() || sys::fcntl(old, libc::F_GETFD, 0).is_err())
 }
 
-/// `close_range`: closes tracked descriptors one by one, and calls `close` for each gap between the
-/// library's own.
+/// `close_range` or `closefrom` (`last` = u32::MAX): closes tracked descriptors one by one, and
+/// calls `close` for each gap between the library's own, in order, until one fails.
 pub fn close_range(
     first: u32,
     last: u32,

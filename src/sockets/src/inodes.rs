@@ -5,7 +5,7 @@
 
 use crate::socket::{self, Socket};
 use core::sync::atomic::Ordering;
-use sluice_fabric::lock::{self, Guarded};
+use sluice_fabric::lock::{self, Guarded, OverFork};
 use sluice_fabric::sys;
 use std::collections::BTreeMap;
 
@@ -76,15 +76,8 @@ fn take_in(known: &mut Known) {
     }
 }
 
-/// Before a fork: keeps other threads out of the index.
-pub fn hold() {
-    KNOWN.hold();
-}
-
-/// After a fork, in both processes: ends [`hold`].
-pub fn release() {
-    KNOWN.release();
-}
+/// Held over a fork.
+pub const HELD: &dyn OverFork = &KNOWN;
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 use crate::socket::Socket;
 use crate::stall_watch::Epoch;
 use core::sync::atomic::Ordering;
-use sluice_fabric::lock::Guarded;
+use sluice_fabric::lock::{Guarded, OverFork};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_runtime::control_thread;
@@ -213,15 +213,8 @@ pub(crate) fn put_back(mut undone: Vec<Job>) -> bool {
     })
 }
 
-/// Before a fork: keeps other threads out of what the child will use.
-pub fn hold() {
-    JOBS.hold();
-}
-
-/// After a fork, in both processes: ends [`hold`].
-pub fn release() {
-    JOBS.release();
-}
+/// Held over a fork.
+pub const HELD: &dyn OverFork = &JOBS;
 
 /// In the child: forgets the parent's jobs.
 pub fn after_fork() {

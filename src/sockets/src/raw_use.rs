@@ -1,31 +1,32 @@
 //! Uses of a tracked descriptor that hooks cannot follow: only the kernel's socket may carry bytes.
 
 use super::socket::Socket;
+use crate::give_up;
 use crate::socket::watcher::Watcher;
 use crate::unread_copy::awaiting;
 use crate::verdict::{Pass, Verdict};
-use crate::{finish, give_up, remote};
 use libc::c_int;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_stats::Reason;
 
-/// What such a use does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
-    /// Anything: what the program has written must be re-sent before the use writes.
-    Any,
-    /// It reads: the control thread may re-send later what the program has written, since the peer
-    /// may not read it before it has sent something itself.
-    Reading,
+/// Takes the descriptor's stream back to TCP for good, counted under `reason`, before such a use.
+/// What the program has written is re-sent before the use writes.
+pub fn used(fd: c_int, reason: Reason) {
+    leave(fd, reason, give_up::finish);
 }
 
-/// Takes the descriptor's stream back to TCP for good, counted under `reason`, before such a use.
-pub fn used(fd: c_int, reason: Reason, how: Use) {
+/// As [`used`], for a use that only reads: the control thread may re-send later what the program
+/// has written, since the peer may not read it before it has sent something itself.
+pub fn reads(fd: c_int, reason: Reason) {
+    leave(fd, reason, give_up::to_read);
+}
+
+fn leave(fd: c_int, reason: Reason, give_up: fn(&'static Socket, Reason)) {
     let Some(entry) = fd_table::lookup(fd) else {
         return;
     };
     if let Some(sock) = entry.get::<Socket>() {
-        leave(sock, reason, how);
+        give_up(sock, reason);
         // The next reader must find what a poll has reported; and after SHUT_RD the kernel would
         // report EOF while it has nothing yet.
         awaiting::part_with(sock);
@@ -44,7 +45,7 @@ pub fn used(fd: c_int, reason: Reason, how: Use) {
 /// have to wait for the peer.
 pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
     let Some(sock) = entry.get::<Socket>() else {
-        used(fd, Reason::Splice, Use::Any);
+        used(fd, Reason::Splice);
         return Verdict::Pass(Pass::NOBODY);
     };
     let flags = if waits_not { libc::MSG_DONTWAIT } else { 0 };
@@ -53,13 +54,4 @@ pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
     }
     awaiting::part_with(sock);
     Verdict::Pass(Pass::NOBODY)
-}
-
-fn leave(sock: &'static Socket, reason: Reason, how: Use) {
-    if give_up::begin(sock, reason) {
-        match how {
-            Use::Any => finish::blocking(sock, reason),
-            Use::Reading => remote::finish_reading(sock, reason),
-        }
-    }
 }

@@ -3,7 +3,7 @@
 use crate::socket::{self, Socket};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
-use sluice_fabric::lock::Guarded;
+use sluice_fabric::lock::{Guarded, OverFork};
 use sluice_fabric::sys;
 use sluice_runtime::own_fds::Low;
 use sluice_runtime::{address, control_thread, rights, seccomp};
@@ -13,15 +13,8 @@ use std::io::Write;
 /// Held while a line is written. A thread that has to wait for it may be about to end the process.
 static WRITING: Guarded<()> = Guarded::new(());
 
-/// Before a fork: keeps other threads from writing.
-pub fn hold() {
-    WRITING.hold();
-}
-
-/// After a fork, in both processes: ends [`hold`].
-pub fn release() {
-    WRITING.release();
-}
+/// Held over a fork: no thread writes that the child would wait for.
+pub const HELD: &dyn OverFork = &WRITING;
 
 /// In the child of a fork: an inherited connection gets a line of its own. One that another thread
 /// of the parent was closing gets none, since that thread is not here.
@@ -147,6 +140,10 @@ mod tests {
 
     #[test]
     fn a_child_waits_for_no_line_of_its_parents() {
-        assert!(testing::is_free_in_child(Held { hold, release }, &WRITING));
+        let held = Held {
+            hold: || WRITING.hold(),
+            release: || WRITING.release(),
+        };
+        assert!(testing::is_free_in_child(held, &WRITING));
     }
 }

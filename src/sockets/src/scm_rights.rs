@@ -61,7 +61,7 @@ pub unsafe fn leaving(msg: *const msghdr) {
             if let Some(family) = sock.and_then(|sock| sock.family()) {
                 family.share_for_good();
             }
-            crate::raw_use::used(fd, Reason::Passed, crate::raw_use::Use::Any);
+            crate::raw_use::used(fd, Reason::Passed);
         });
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::jobs::{self, Job};
 use crate::record::{self, Kind, Message};
-use sluice_fabric::lock::Guarded;
+use sluice_fabric::lock::{Guarded, OverFork};
 use sluice_fabric::shm::Link;
 use sluice_runtime::control_thread;
 use sluice_transport::Carrier;
@@ -95,15 +95,8 @@ pub fn ask_wake(link: &'static Link, slot: u32) {
     tell_in_time(link, Kind::Wake, slot);
 }
 
-/// Before a fork: keeps other threads out of what the child will use.
-pub fn hold() {
-    UNTOLD.hold();
-}
-
-/// After a fork, in both processes: ends [`hold`].
-pub fn release() {
-    UNTOLD.release();
-}
+/// Held over a fork.
+pub const HELD: &dyn OverFork = &UNTOLD;
 
 /// In the child: forgets the parent's records.
 pub fn after_fork() {

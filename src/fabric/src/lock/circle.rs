@@ -96,6 +96,10 @@ impl Wait {
         let mut chain = [(0, 0); CHAIN];
         let mut thread = owner;
         for link in &mut chain {
+            // The lock is free: what the place of nobody still says is nothing.
+            if thread == 0 {
+                return None;
+            }
             let waits = |place: &&Place| place.thread.load(Ordering::Acquire) == thread;
             let place = WAITING.iter().find(waits)?;
             *link = (thread, place.looks.load(Ordering::Acquire));
@@ -160,6 +164,18 @@ mod tests {
             drop(last);
         });
         assert!(locks.iter().all(|lock| lock.lock().is_some()));
+    }
+
+    #[test]
+    fn a_lock_that_was_just_given_back_closes_no_circle() {
+        let mut wait = super::Wait::new(3);
+        for _ in 0..1000 {
+            // What threads said that waited once for a lock of this one's.
+            for place in &super::WAITING {
+                place.owner.store(crate::lock::me(), Ordering::Relaxed);
+            }
+            assert!(!wait.closes_circle(0));
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::arena::Arena;
 use crate::bucket::Bucket;
 use crate::doorbell::SLOTS;
 use crate::layout::{STREAMS, Stream};
-use crate::lock::Guarded;
+use crate::lock::{Guarded, OverFork};
 use crate::shared_fd::SharedFd;
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use crate::sys;
@@ -183,20 +183,16 @@ pub fn all() -> impl Iterator<Item = &'static Link> {
     every().filter(|l| l.is_open())
 }
 
-/// Holds the making and closing of links still over a fork.
+/// Before a fork, when nothing more is done to a stream: holds the making and closing of links
+/// still, and every ledger. Somebody may still look into that of a link that was closed.
 pub fn hold() {
     MAKING.hold();
-}
-
-/// After [`hold`], and when nothing more is done to a stream: the child finds every ledger whole.
-/// Somebody may still look into that of a link that was closed.
-pub fn hold_ledgers() {
     for link in every() {
         link.ledger.hold();
     }
 }
 
-/// After the fork, on both sides: of both.
+/// After the fork, on both sides: of [`hold`].
 pub fn release() {
     for link in every() {
         link.ledger.release();

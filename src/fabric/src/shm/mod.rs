@@ -2,7 +2,5 @@
 
 mod link;
 mod pool;
-pub use link::{
-    Cooled, Link, LinkEnd, PeerProcess, Token, all, by_token, hold, hold_ledgers, release,
-};
+pub use link::{Cooled, Link, LinkEnd, PeerProcess, Token, all, by_token, hold, release};
 pub use pool::{Lent, Pool};

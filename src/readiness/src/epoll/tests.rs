@@ -3,6 +3,7 @@
 
 use super::*;
 use core::ptr::{null, null_mut};
+use sluice_sockets::verdict::Error;
 
 /// A set of an epoll instance with nothing in it.
 fn empty() -> (sys::Fd, &'static Set) {

@@ -1,13 +1,13 @@
 //! One call of `epoll_wait`: the program's array, and what a look at the streams, a look at the
 //! kernel and a sleep put into it.
 
-use super::{AT_ONCE, EVENT, error_of, is_null_or_users};
+use super::{AT_ONCE, EVENT, is_null_or_users};
 use crate::interest_list::EpollState;
 use crate::kernel_events::Moment;
 use crate::ready_list::Taken;
 use crate::set::Set;
 use crate::shared;
-use crate::wait_state::{On, Stage, WaitState};
+use crate::wait_state::{On, Stage, WaitState, failed};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys::{self, Ends};
@@ -15,7 +15,7 @@ use sluice_runtime::caller;
 use sluice_sockets::events;
 use sluice_sockets::io_wait::{self, Sleepers};
 use sluice_sockets::unread_copy::{self, awaiting};
-use sluice_sockets::verdict::{Error, Verdict};
+use sluice_sockets::verdict::Verdict;
 use sluice_stats::Reason;
 
 /// The kernel is asked for its events at least this often, in ns, however busy the rings are.
@@ -232,7 +232,7 @@ impl Waiter {
                 self.answer(count)
             }
             Err(_) if ready != 0 => self.answer(ready),
-            Err(e) => self.fails(error_of(e)),
+            Err(e) => self.fails(e),
         })
     }
 
@@ -482,12 +482,12 @@ impl Waiter {
                 // kernel's events go with them: a program that was stopped for long must not be
                 // told of streams alone.
                 let ready = match self.first(self.max, true) {
-                    First::Streams(0) => return Some(self.fails(error_of(e))),
+                    First::Streams(0) => return Some(self.fails(e)),
                     First::Streams(ready) => {
                         self.all_of_kernel(ready).map_or(ready, |found| found.count)
                     }
                     First::Complete(count) => count,
-                    First::NotWritable => return Some(self.fails(Error::BadAddress)),
+                    First::NotWritable => return Some(self.fails(libc::EFAULT)),
                 };
                 Some(self.answer(ready))
             }
@@ -530,9 +530,9 @@ impl Waiter {
     }
 
     /// Ends the call with an error. What woke this thread is passed on, since its event stays.
-    pub(super) fn fails(&self, error: Error) -> Verdict {
+    pub(super) fn fails(&self, e: sys::Errno) -> Verdict {
         self.set.pass_on();
-        Verdict::Failed(error)
+        failed(e)
     }
 
     /// Ends the call with `count` events. Other threads that wait on this set are woken for what is

@@ -74,7 +74,7 @@ const TURN: u32 = 64;
 
 /// Held from before a record is received until its descriptors are closed or lifted: a child that
 /// was forked in between would keep them.
-pub(super) static READING: Guarded<()> = Guarded::of_order(lock::BEFORE_SOCKETS, ());
+pub(crate) static READING: Guarded<()> = Guarded::of_order(lock::BEFORE_SOCKETS, ());
 
 pub(super) fn on_link(link: &'static Link) {
     if !control_thread::is_own_thread() && READING.is_locked() {

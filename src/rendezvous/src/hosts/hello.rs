@@ -4,6 +4,7 @@
 //! Guarantees: parsing is total, and one message has one spelling. Whether the content is right is
 //! for the caller to check.
 
+use crate::message::{get, put};
 use core::net::{IpAddr, SocketAddr};
 use sluice_stats::Reason;
 use sluice_stream::wire::Proof;
@@ -49,19 +50,6 @@ pub struct Answer {
     pub hello: Hello,
     /// Proof of the answering end.
     pub proof: Proof,
-}
-
-fn put(bytes: &mut [u8], at: usize, part: &[u8]) {
-    if let Some(to) = bytes.get_mut(at..at + part.len()) {
-        to.copy_from_slice(part);
-    }
-}
-
-fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes
-        .get(at..at + N)
-        .and_then(|part| part.try_into().ok())
-        .unwrap_or([0; N])
 }
 
 impl Request {

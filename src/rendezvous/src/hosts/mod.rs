@@ -27,7 +27,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use dial::{Dial, FIRST_NS, Quiet};
 use idle::Rest;
 use sluice_fabric::arena::Arena;
-use sluice_fabric::lock::{self, Guarded};
+use sluice_fabric::lock::{self, Guarded, OverFork};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_fabric::verbs::api::{self, Api};
@@ -305,15 +305,8 @@ pub fn after_fork() {
     links::set_driven(false);
 }
 
-/// Before a fork: locks the state of this module.
-pub fn hold() {
-    HOSTS.hold();
-}
-
-/// After the fork, in parent and child: ends [`hold`].
-pub(crate) fn release_hold() {
-    HOSTS.release();
-}
+/// Held over a fork.
+pub(crate) const HELD: &dyn OverFork = &HOSTS;
 
 fn token() -> Token {
     process::token().map_or(0, |[a, _]| a)

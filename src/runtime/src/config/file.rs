@@ -48,46 +48,12 @@ pub(super) struct Places<'a> {
     pub user: Option<&'a [u8]>,
 }
 
-/// The settings of the files read so far.
+/// The settings read so far.
 pub(super) struct Read<'a> {
     pub config: Config,
-    /// The settings of [`SETTINGS`] that they set, a bit each.
+    /// The settings of [`SETTINGS`] that files set, a bit each.
     pub set: u32,
     pub complaint: &'a mut Line,
-}
-
-/// Reads the settings of this program from files. Those of the user override those of the host, and
-/// the user's rules come first.
-pub(super) fn read_all(places: &Places<'_>, complaint: &mut Line) -> (Config, u32) {
-    let mut read = Read {
-        config: Config::DEFAULT,
-        set: 0,
-        complaint,
-    };
-    match places.chosen {
-        Some([]) => {}
-        Some(path) => match CString::new(path)
-            .map_err(|_| libc::EINVAL)
-            .and_then(|path| File::open(&path)?.text())
-        {
-            Ok(text) => read.take(path, &text, program()),
-            Err(errno) => read.complaint.add(format_args!(
-                "{}={} cannot be read ({}), using no file",
-                CONFIG,
-                Quoted(path),
-                Meaning(errno)
-            )),
-        },
-        None => {
-            read.take_trusted(SYSTEM, ROOT);
-            let of_host = core::mem::take(&mut read.config.rules);
-            if let Some(path) = places.user_file() {
-                read.take_trusted(&path, effective_user());
-            }
-            read.config.rules.extend(of_host);
-        }
-    }
-    (read.config, read.set)
 }
 
 impl Places<'_> {
@@ -223,7 +189,43 @@ enum Section {
     Unknown,
 }
 
-impl Read<'_> {
+impl<'a> Read<'a> {
+    pub(super) fn new(complaint: &'a mut Line) -> Self {
+        Read {
+            config: Config::DEFAULT,
+            set: 0,
+            complaint,
+        }
+    }
+
+    /// Reads the settings of this program from files. Those of the user override those of the host,
+    /// and the user's rules come first.
+    pub(super) fn files(&mut self, places: &Places<'_>) {
+        match places.chosen {
+            Some([]) => {}
+            Some(path) => match CString::new(path)
+                .map_err(|_| libc::EINVAL)
+                .and_then(|path| File::open(&path)?.text())
+            {
+                Ok(text) => self.take(path, &text, program()),
+                Err(errno) => self.complaint.add(format_args!(
+                    "{}={} cannot be read ({}), using no file",
+                    CONFIG,
+                    Quoted(path),
+                    Meaning(errno)
+                )),
+            },
+            None => {
+                self.take_trusted(SYSTEM, ROOT);
+                let of_host = core::mem::take(&mut self.config.rules);
+                if let Some(path) = places.user_file() {
+                    self.take_trusted(&path, effective_user());
+                }
+                self.config.rules.extend(of_host);
+            }
+        }
+    }
+
     /// Takes the settings of a file, if there is one, and nobody but `user` and root can have
     /// written it.
     fn take_trusted(&mut self, path: &CStr, user: libc::uid_t) {
@@ -256,10 +258,7 @@ impl Read<'_> {
             }
             let mut parts = line.splitn(2, |&byte| byte == b'=');
             let (Some(key), Some(value)) = (parts.next(), parts.next()) else {
-                self.complaint.add(format_args!(
-                    "{at}: {}: unknown setting, ignored",
-                    Quoted(line)
-                ));
+                self.unknown(at, line);
                 continue;
             };
             let (key, value) = (key.trim_ascii(), value.trim_ascii());
@@ -309,17 +308,18 @@ impl Read<'_> {
         }
     }
 
+    fn unknown(&mut self, at: At<'_>, name: &[u8]) {
+        let name = Quoted(name);
+        let what = format_args!("{at}: {name}: unknown setting, ignored");
+        self.complaint.add(what);
+    }
+
     fn setting(&mut self, at: At<'_>, name: &[u8], value: &[u8], ours: bool) {
-        let known = (0..)
-            .zip(SETTINGS)
-            .filter(|(_, setting)| is_for_files(setting))
-            .find(|(_, setting)| key(setting).as_bytes() == name);
-        let Some((bit, setting)) = known else {
-            self.complaint.add(format_args!(
-                "{at}: {}: unknown setting, ignored",
-                Quoted(name)
-            ));
-            return;
+        let named = |(_, setting): &(u32, &Setting)| {
+            is_for_files(setting) && key(setting).as_bytes() == name
+        };
+        let Some((bit, setting)) = (0..).zip(SETTINGS).find(named) else {
+            return self.unknown(at, name);
         };
         // An empty value counts as none.
         if value.is_empty() {
@@ -432,20 +432,12 @@ mod tests {
 
     fn taken(texts: &[&str], program: &str) -> (Config, u32, String) {
         let mut complaint = Line::new();
-        let mut read = Read {
-            config: Config::DEFAULT,
-            set: 0,
-            complaint: &mut complaint,
-        };
+        let mut read = Read::new(&mut complaint);
         for text in texts {
             read.take(b"/etc/x.conf", text.as_bytes(), program.as_bytes());
         }
         let (config, set) = (read.config, read.set);
-        let said = if complaint.is_empty() {
-            String::new()
-        } else {
-            String::from_utf8(complaint.finished().to_vec()).unwrap()
-        };
+        let said = String::from_utf8_lossy(complaint.finished()).into();
         (config, set, said)
     }
 
@@ -562,34 +554,24 @@ mod tests {
 
     #[test]
     fn a_rule_that_is_not_wholly_understood_is_none() {
-        for (line, expected) in [
-            (
-                "port = 70000",
-                "\"70000\" is not ports or ranges like 8000-8099, separated by commas",
-            ),
-            (
-                "port = 9-8",
-                "\"9-8\" is not ports or ranges like 8000-8099, separated by commas",
-            ),
-            (
-                "port =",
-                "\"\" is not ports or ranges like 8000-8099, separated by commas",
-            ),
-            ("role = any", "\"any\" is not server or client"),
+        let ports = "ports or ranges like 8000-8099, separated by commas";
+        for (line, what, values) in [
+            ("port = 70000", "70000", ports),
+            ("port = 9-8", "9-8", ports),
+            ("port =", "", ports),
+            ("role = any", "any", "server or client"),
             (
                 "address = host",
-                "\"host\" is not addresses or subnets, separated by commas",
+                "host",
+                "addresses or subnets, separated by commas",
             ),
-            (
-                "ring = 4K",
-                "\"ring\" is not program, role, address or port",
-            ),
+            ("ring = 4K", "ring", "program, role, address or port"),
         ] {
             let text = format!("[leave]\nrole = server\n{line}\nport = 80");
             let (config, _, said) = taken(&[&text], "any");
             assert_eq!(config, Config::DEFAULT, "{line}");
-            let expected = format!("sluice: /etc/x.conf:3: {expected}, its section is ignored\n");
-            assert_eq!(said, expected);
+            let expected = format!("\"{what}\" is not {values}, its section is ignored");
+            assert_eq!(said, format!("sluice: /etc/x.conf:3: {expected}\n"));
         }
     }
 
@@ -631,38 +613,22 @@ mod tests {
     fn a_file_that_others_can_write_is_named_and_ignored() {
         // SAFETY: a plain C structure, for which all zeroes are a valid value.
         let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+        let not_roots = "belongs to user 1000 and not to root";
+        let neithers = "belongs to user 1000, neither to 1001 nor to root";
+        let by_others = "may be written to by others than its owner (mode 06";
         for (owner, mode, user, expected) in [
-            (0, 0o644, ROOT, None),
-            (0, 0o600, 1000, None),
-            (1000, 0o444, 1000, None),
-            (
-                1000,
-                0o600,
-                ROOT,
-                Some("belongs to user 1000 and not to root"),
-            ),
-            (
-                1000,
-                0o666,
-                1001,
-                Some("belongs to user 1000, neither to 1001 nor to root"),
-            ),
-            (
-                1000,
-                0o664,
-                1000,
-                Some("may be written to by others than its owner (mode 0664)"),
-            ),
-            (
-                0,
-                0o602,
-                ROOT,
-                Some("may be written to by others than its owner (mode 0602)"),
-            ),
+            (0, 0o644, ROOT, ""),
+            (0, 0o600, 1000, ""),
+            (1000, 0o444, 1000, ""),
+            (1000, 0o600, ROOT, not_roots),
+            (1000, 0o666, 1001, neithers),
+            (1000, 0o664, 1000, &format!("{by_others}64)")),
+            (0, 0o602, ROOT, &format!("{by_others}02)")),
         ] {
             (stat.st_uid, stat.st_mode) = (owner, libc::S_IFREG | mode);
             let doubt = Doubt::of(&stat, user).map(|doubt| doubt.to_string());
-            assert_eq!(doubt.as_deref(), expected, "{owner} {mode:o} {user}");
+            let said = doubt.unwrap_or_default();
+            assert_eq!(said, expected, "{owner} {mode:o} {user}");
         }
     }
 

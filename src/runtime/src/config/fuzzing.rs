@@ -13,23 +13,8 @@ pub fn understood(
     (with_fault, is_secure): (bool, bool),
 ) -> (Config, Vec<u8>) {
     let mut complaint = Line::new();
-    let mut read = file::Read {
-        config: Config::DEFAULT,
-        set: 0,
-        complaint: &mut complaint,
-    };
+    let mut read = file::Read::new(&mut complaint);
     read.take(b"/etc/sluice.conf", text, program);
-    let filed = (read.config, read.set);
-    let config = super::parse(
-        variables.iter().copied(),
-        (with_fault, is_secure),
-        filed,
-        &mut complaint,
-    );
-    let said = if complaint.is_empty() {
-        Vec::new()
-    } else {
-        complaint.finished().to_vec()
-    };
-    (config, said)
+    read.variables(variables.iter().copied(), (with_fault, is_secure));
+    (read.config, complaint.finished().to_vec())
 }

@@ -118,8 +118,13 @@ impl Line {
         }
     }
 
+    /// The line with its end; nothing if it has no statement.
     pub(super) fn finished(&mut self) -> &[u8] {
-        self.put(if self.cut { b"...\n" } else { b"\n" });
+        match (self.len, self.cut) {
+            (0, _) => {}
+            (_, true) => self.put(b"...\n"),
+            (_, false) => self.put(b"\n"),
+        }
         self.text.get(..self.len).unwrap_or_default()
     }
 

@@ -44,6 +44,12 @@ impl Upgrade {
     }
 }
 
+/// Sets a value, if it is understood.
+fn put<T>(to: &mut T, value: Option<T>) -> Option<()> {
+    *to = value?;
+    Some(())
+}
+
 /// True if the second limit is at most the first one. `None` is no limit.
 fn is_lower(old: Option<u64>, new: Option<u64>) -> bool {
     new.unwrap_or(u64::MAX) <= old.unwrap_or(u64::MAX)
@@ -97,9 +103,8 @@ pub const SETTINGS: &[Setting] = &[
         meaning: "For how many microseconds at most a waiting thread looks for data before it \
                   sleeps; 0 forbids it.",
         set: |value, config| {
-            let us = number(value).filter(|&us| us <= 1000)?;
-            config.spin_ns = u32::try_from(us).ok()?.checked_mul(1000)?;
-            Some(())
+            let us = number(value).filter(|&us| us <= 1000);
+            put(&mut config.spin_ns, us.map(|us| us as u32 * 1000))
         },
         lessens: |old, new| new.spin_ns <= old.spin_ns,
     },
@@ -110,10 +115,11 @@ pub const SETTINGS: &[Setting] = &[
         meaning: "How many bytes a ring holds at most; an accelerated connection in use has one \
                   for each direction.",
         set: |value, config| {
-            let len = u32::try_from(bytes(value)?).ok()?;
-            let fits = len.is_power_of_two() && (4 << 10..=4 << 20).contains(&len);
-            config.ring_len = fits.then_some(len)?;
-            Some(())
+            let fits = |len: &u64| len.is_power_of_two() && (4 << 10..=4 << 20).contains(len);
+            put(
+                &mut config.ring_len,
+                bytes(value).filter(fits).map(|len| len as u32),
+            )
         },
         lessens: |old, new| new.ring_len <= old.ring_len,
     },
@@ -181,10 +187,7 @@ pub const SETTINGS: &[Setting] = &[
         values: "a path",
         default: "no report",
         meaning: "File that gets one line with the counters of each connection when it ends.",
-        set: |value, config| {
-            config.report = Some(CString::new(value).ok()?);
-            Some(())
-        },
+        set: |value, config| put(&mut config.report, CString::new(value).ok().map(Some)),
         lessens: NEVER,
     },
     Setting {
@@ -193,10 +196,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "no trace",
         meaning: "The last 65536 messages of each process go into PATH.PID, for `sluice trace \
                   PATH`.",
-        set: |value, config| {
-            config.trace = Some(CString::new(value).ok()?);
-            Some(())
-        },
+        set: |value, config| put(&mut config.trace, CString::new(value).ok().map(Some)),
         lessens: NEVER,
     },
     Setting {
@@ -205,10 +205,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "no hosts",
         meaning: "Hosts that also run Sluice and may be reached over iWARP, where to ask is to \
                   connect; other RDMA networks need no such list.",
-        set: |value, config| {
-            config.peers = subnet::list(value, Subnet::parse)?;
-            Some(())
-        },
+        set: |value, config| put(&mut config.peers, subnet::list(value, Subnet::parse)),
         lessens: NEVER,
     },
     Setting {
@@ -216,10 +213,7 @@ pub const SETTINGS: &[Setting] = &[
         values: "a device's name",
         default: "any that leads to the peer",
         meaning: "Which RDMA device may be used, as `rdma link` names it.",
-        set: |value, config| {
-            config.device = Some(CString::new(value).ok()?);
-            Some(())
-        },
+        set: |value, config| put(&mut config.device, CString::new(value).ok().map(Some)),
         lessens: NEVER,
     },
     Setting {
@@ -228,10 +222,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "no other addresses",
         meaning: "Where hosts have addresses of their own for RDMA: one in the first subnet has \
                   the same place in the second.",
-        set: |value, config| {
-            config.map = subnet::list(value, subnet::parse_pair)?;
-            Some(())
-        },
+        set: |value, config| put(&mut config.map, subnet::list(value, subnet::parse_pair)),
         lessens: NEVER,
     },
     Setting {
@@ -240,10 +231,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "unlimited",
         meaning: "How many connections of a process may be accelerated at once; the others stay on \
                   TCP.",
-        set: |value, config| {
-            config.connections = limit(value, number)?;
-            Some(())
-        },
+        set: |value, config| put(&mut config.connections, limit(value, number)),
         lessens: |old, new| is_lower(old.connections, new.connections),
     },
     Setting {
@@ -252,10 +240,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "unlimited",
         meaning: "How many bytes of rings a process may lend to its connections, idle ones \
                   included; where too few are left for another ring, a connection stays on TCP.",
-        set: |value, config| {
-            config.memory = limit(value, bytes)?;
-            Some(())
-        },
+        set: |value, config| put(&mut config.memory, limit(value, bytes)),
         lessens: |old, new| is_lower(old.memory, new.memory),
     },
     Setting {

@@ -9,11 +9,11 @@
 //! | a send, re-sending | [`for_tcp_room`], [`for_link`] | room in TCP, or the peer's word |
 //! | a send on TCP | [`for_kernel`] | room in TCP |
 //!
-//! Each takes the half's [`Section`] and releases it, since no thread sleeps with a lock. Before
-//! that it pins the link, so that the words that it watches stay mapped. A wait that returns
-//! [`Parked`](Waited::Parked) has announced its sleep: the hook makes it, with nothing locked, and
-//! `io_wait::wakes_up` takes the announcement back and unpins the link. [`woken`] then says how the
-//! call ends, or that the engine is to be called again.
+//! A wait on a stream takes the half's [`Section`] and releases it, since no thread sleeps with a
+//! lock. Before that it pins the link, so that the words that it watches stay mapped. A wait that
+//! returns [`Parked`](Waited::Parked) has announced its sleep: the hook makes it, with nothing
+//! locked, and `io_wait::wakes_up` takes the announcement back and unpins the link. [`woken`] then
+//! says how the call ends, or that the engine is to be called again.
 //!
 //! A sleeper is woken on its slot's word by the peer, which reads the waiters after it has changed
 //! a word of the stream; by a thread of this process that changes the half's state; and by the
@@ -327,8 +327,8 @@ fn sleep(
 }
 
 /// How a sleep has ended that any of `handlers` ends. The kernel ends it for other handlers, too,
-/// unless `kernel_restarts` it after them, as it does a futex's without a time limit: an EINTR of
-/// that is a handler's that ends the call.
+/// unless `kernel_restarts` it after them, as it does a futex's without a time limit. Then EINTR is
+/// of a handler that ends the call.
 pub(super) fn ended(errno: i32, handlers: Ends, kernel_restarts: bool) -> Waited {
     let ends_call = || kernel_restarts || handlers.are_any() || handlers.have_run();
     match errno {

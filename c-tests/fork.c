@@ -236,33 +236,6 @@ static void mixed_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
-/* The same for a child that is forked after the peer has reset the connection. */
-static void mixed_reset_server(int fd)
-{
-    (void)fd;
-    int conn = mixed_writer();
-    linger(conn, 1, 0);
-    close(conn);
-    meet();
-}
-
-static void mixed_reset_client(int fd)
-{
-    (void)fd;
-    int conn = mixed_reader();
-    await_in(conn, 3000);
-    while (send(conn, buf, 60000, MSG_DONTWAIT) > 0)
-        ;
-    meet();
-    await_reset(conn);
-    pid_t pid = child_that_waits();
-    if (!pid)
-        _exit(recv(conn, buf, 5000, MSG_PEEK) != 3000 ? 1
-            : recv(conn, buf, 5000, 0) == 3000 ? 0 : 2);
-    let(pid);
-    meet();
-}
-
 /* Both halves are shut down after the fork; the peer then writes, which resets the connection. The
  * child still reads what came before. */
 static void reads_behind_server(int fd)
@@ -402,6 +375,70 @@ static void interrupted_parent_client(int fd)
     meet();
 }
 
+/* The parent is killed before its child uses the connection, on which both ends have left bytes
+ * unread. The child reads them, and the peer, before what the child writes. */
+enum { KILLED_WROTE = 20000 };
+
+static void killed_parent_server(int fd)
+{
+    T(put(fd, 1, KILLED_WROTE));
+    await_in(fd, KILLED_WROTE);
+    meet();
+    pid_t parent = getpid();
+    if (child())
+        raise(SIGKILL);
+    while (getppid() == parent)
+        usleep(1000);
+    if (get(fd, 2, KILLED_WROTE) == KILLED_WROTE)
+        put_at(fd, 1, KILLED_WROTE, 500);
+    _exit(0);
+}
+
+static void of_killed_parent_client(int fd)
+{
+    T(put(fd, 2, KILLED_WROTE));
+    await_in(fd, KILLED_WROTE);
+    meet();
+    T(get(fd, 1, KILLED_WROTE + 500));
+    T(recv(fd, buf, 1, 0));
+}
+
+/* A grandchild uses the connection of a process that sleeps. The child is gone. */
+static void grandchild_server(int fd)
+{
+    T(put(fd, 1, 3000));
+    await_in(fd, 3000);
+    int ends[2];
+    if (pipe(ends))
+        die("pipe");
+    pid_t pid = child();
+    if (!pid) {
+        if (child())
+            _exit(0);
+        int good = get(fd, 2, 3000) == 3000 && put_at(fd, 1, 3000, 500) == 500;
+        if (write(ends[1], good ? "y" : "n", 1) != 1)
+            _exit(1);
+        _exit(0);
+    }
+    reap(pid);
+    T(read(ends[0], buf, 1));
+    say("%c", buf[0]);
+    meet();
+    T(get_at(fd, 2, 3000, 500));
+    close(ends[0]);
+    close(ends[1]);
+    meet();
+}
+
+static void grandchild_client(int fd)
+{
+    T(put(fd, 2, 3000));
+    T(get(fd, 1, 3500));
+    meet();
+    T(put_at(fd, 2, 3000, 500));
+    meet();
+}
+
 const struct body fork_bodies[] = {
     TWO("fork_interrupted_parent", interrupts_server, interrupted_parent_client),
     TWO("fork_counts", counts_server, counts_client, .flags = ONEHOST),
@@ -410,7 +447,9 @@ const struct body fork_bodies[] = {
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
     TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),
     TWO("fork_reads_mixed", mixed_server, mixed_client),
-    TWO("fork_reads_mixed_behind_reset", mixed_reset_server, mixed_reset_client, .flags = ONEHOST),
+    TWO("fork_of_killed_parent", killed_parent_server, of_killed_parent_client,
+        .flags = MUTE_S | DIES | ONEHOST),
+    TWO("fork_used_by_grandchild", grandchild_server, grandchild_client),
     TWO("fork_counts_behind_shutdown", reads_behind_server, counts_behind_client, .flags = ONEHOST),
     ONE("fork_of_both_ends", pair_of_parent),
     TWO("fork_handed_on", handed_on_server, handed_on_client),

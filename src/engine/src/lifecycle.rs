@@ -7,6 +7,7 @@ use sluice_fabric::shm;
 use sluice_runtime::credentials;
 use sluice_runtime::{caller, control_thread, fd_table, process, rights, seccomp, thread};
 use sluice_sockets::demote::{self, Which};
+use sluice_sockets::inherited::is_inherited;
 use sluice_sockets::linger::{self, end_before_record};
 use sluice_sockets::socket::{self, CALL_BITS, Half, Socket, State};
 use sluice_sockets::{descriptors, finish, give_up, io_wait, meeting, prefix, report};
@@ -104,15 +105,13 @@ extern "C" fn before_fork() {
     sluice_readiness::before_fork();
     descriptors::track_fresh();
     sluice_sockets::options::shares_listeners();
+    let hears_child = control_thread::hears_relatives();
     sluice_rendezvous::hold();
     socket::for_all(|sock| {
         sock.was_inherited.store(true, Ordering::Relaxed);
         if let Some(family) = sock.family_or_take() {
-            if !family.is_shared(process::pid()) {
-                demote::keep_for_child(sock);
-            }
             family.expect_child();
-            if no_child_can_use(sock) {
+            if !hears_child {
                 demote::demote(sock, Which::Both, Reason::Fork);
             }
         } else {
@@ -126,15 +125,6 @@ extern "C" fn before_fork() {
     sluice_readiness::hold();
     sluice_rendezvous::hold_last();
     report::HELD.hold();
-}
-
-/// Returns whether no child could take the stream back to TCP, within the host. One kind is not in
-/// use yet, so this process may get a ring that the child does not know. The other leads to this
-/// process itself, which would have to re-send what the child takes, and whose control thread no
-/// child can reach.
-fn no_child_can_use(sock: &Socket) -> bool {
-    let to_itself = sock.link().is_some_and(|link| link.twin().is_some());
-    (to_itself || sock.tx.state() == State::Proved) && !sock.carrier().ends_by_record
 }
 
 extern "C" fn after_fork_parent() {
@@ -224,8 +214,7 @@ pub fn before_exec() {
     process::set_executing(true);
     socket::for_all(|sock| {
         sock.synchronize_locks();
-        let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
-        if forked && inherited && !is_for_new_image(sock) && !parent_closed(sock) {
+        if forked && is_inherited(sock) && !is_for_new_image(sock) && !parent_closed(sock) {
             return;
         }
         demote::demote(sock, Which::Both, Reason::Exec);

@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm;
 use sluice_runtime::{control_thread, own_fds, process};
 use sluice_sockets::demote::{self, Which};
+use sluice_sockets::inherited::is_inherited;
 use sluice_sockets::socket::{self, Socket, State};
 use sluice_sockets::{finish, fork_shared, give_up};
 use sluice_stats::Reason;
@@ -69,10 +70,4 @@ pub fn part() {
     if !fork_shared::part(me, families.into_iter()) {
         socket::for_every(Socket::detach_family);
     }
-}
-
-fn is_inherited(sock: &Socket) -> bool {
-    [&sock.rx, &sock.tx]
-        .iter()
-        .any(|half| half.state() == State::Inherited)
 }

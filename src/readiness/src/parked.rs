@@ -23,6 +23,7 @@ use libc::c_int;
 use sluice_fabric::sys;
 use sluice_sockets::events::{self, WRITABLE};
 use sluice_sockets::give_up;
+use sluice_sockets::inherited::is_inherited;
 use sluice_sockets::socket::{SETS, Socket, State};
 use sluice_sockets::verdict::Verdict;
 use sluice_stats::Reason;
@@ -262,7 +263,7 @@ pub fn number_goes(sock: &'static Socket, fd: c_int) {
         return;
     }
     let reason = Reason::RegisteredClosed;
-    if sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited {
+    if is_inherited(sock) {
         // The stream is the parent's, which the child's close must not demote.
         sock.pin(reason);
         return;

@@ -15,6 +15,7 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_runtime::{caller, fd_table, seccomp, spin};
 use sluice_sockets::demote::{self, Which};
+use sluice_sockets::inherited::is_inherited;
 use sluice_sockets::io_wait::{self, Announcement};
 use sluice_sockets::socket::{Socket, State};
 use sluice_sockets::unread_copy::{self, awaiting};
@@ -45,7 +46,8 @@ pub(super) fn own(sock: &'static Socket) -> bool {
         // The bytes that lay in the ring come by TCP: they must be readable there.
         awaiting::await_owed(sock);
     }
-    sock.is_accelerated()
+    // Else the parent still sends again, and the kernel says the rest.
+    sock.is_accelerated() && !is_inherited(sock)
 }
 
 /// The tracked socket that an entry names, if it is one.

@@ -15,7 +15,7 @@ use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys;
 use sluice_runtime::{control_thread, own_fds};
 use sluice_sockets::socket::Socket;
-use sluice_sockets::{descriptors, remote, tell, trim, wake, work};
+use sluice_sockets::{descriptors, inherited, tell, trim, wake, work};
 use sluice_stats::Reason;
 
 pub(super) use links::READING;
@@ -53,7 +53,7 @@ pub fn serve(set: i32) {
         }
         super::progress();
         super::closer::reap();
-        remote::answer_calls();
+        inherited::answer_calls();
         descriptors::make_ends();
         let jobs_left = work::do_jobs();
         let meetings_left = super::time_left();

@@ -656,7 +656,7 @@ pub fn release() {
 
 /// In the child of a fork: there is no control thread, no job and no meeting.
 pub fn after_fork() {
-    control_thread::after_fork(sluice_transport::links::are_driven());
+    control_thread::after_fork();
     jobs::after_fork();
     tell::after_fork();
     meetings::after_fork();

@@ -30,6 +30,8 @@ pub const LINK: u64 = 3 << 56;
 pub const SOCK: u64 = 4 << 56;
 /// Links to other hosts; the lower bytes say what of them.
 pub const REMOTE: u64 = 5 << 56;
+/// For an eventfd that nobody reads: each ring is an event.
+const LOUD: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
 /// Mask of the top byte.
 pub const KINDS: u64 = 0xff << 56;
 
@@ -51,22 +53,51 @@ pub fn poke() {
     }
 }
 
-/// The eventfd of the parent's thread, if the parent has links to other hosts; -1: none.
-static PARENT: AtomicI32 = AtomicI32::new(-1);
+/// An eventfd that children inherit, and that wakes the control threads of all that have it; -1:
+/// none.
+static RELATIVES: AtomicI32 = AtomicI32::new(-1);
 
-/// Wakes the parent's thread, to look for work.
-pub fn call_parent() {
-    let parent = PARENT.load(Ordering::Acquire);
-    if parent >= 0 {
-        let _ = sys::ring(parent);
+/// Before a fork: lets the child wake this thread, if it runs. False: no descriptor is left for
+/// that.
+pub fn hears_relatives() -> bool {
+    if !is_running() || RELATIVES.load(Ordering::Acquire) >= 0 {
+        return true;
+    }
+    let _low = own_fds::Low::begin();
+    let made = sys::eventfd(libc::EFD_NONBLOCK).ok();
+    let Some(made) = made.and_then(own_fds::lift) else {
+        return false;
+    };
+    let is_heard = add(made.raw(), LOUD, WOKEN).is_ok();
+    let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+    // Another thread may be about to fork, too.
+    let is_first = || {
+        RELATIVES
+            .compare_exchange(-1, made.raw(), set, fetch)
+            .is_ok()
+    };
+    if is_heard && is_first() {
+        let _ = made.release();
+    } else {
+        own_fds::forget(made.raw());
+    }
+    RELATIVES.load(Ordering::Acquire) >= 0
+}
+
+/// Wakes the control threads of all relatives, to look for work.
+pub fn call_relatives() {
+    let relatives = RELATIVES.load(Ordering::Acquire);
+    if relatives >= 0 {
+        let _ = sys::ring(relatives);
     }
 }
 
 /// In a child of a fork that has nothing to do with its parent any more: closes that eventfd.
 pub fn part_with_parent() {
-    let parent = PARENT.swap(-1, Ordering::AcqRel);
-    if parent >= 0 {
-        own_fds::close(parent);
+    let relatives = RELATIVES.swap(-1, Ordering::AcqRel);
+    if relatives >= 0 {
+        unwatch(relatives);
+        own_fds::close(relatives);
     }
 }
 
@@ -126,14 +157,12 @@ fn launch() -> Result<(), Reason> {
     let limit = Reason::DescriptorLimit;
     let set = own_fds::lift(sys::epoll_create().map_err(|_| limit)?).ok_or(limit)?;
     let wake = own_fds::lift(sys::eventfd(libc::EFD_NONBLOCK).map_err(|_| limit)?).ok_or(limit)?;
-    sys::epoll_ctl(
-        set.raw(),
-        libc::EPOLL_CTL_ADD,
-        wake.raw(),
-        (libc::EPOLLIN | libc::EPOLLET) as u32,
-        WOKEN,
-    )
-    .map_err(|_| limit)?;
+    for heard in [wake.raw(), RELATIVES.load(Ordering::Acquire)] {
+        if heard >= 0 {
+            sys::epoll_ctl(set.raw(), libc::EPOLL_CTL_ADD, heard, LOUD, WOKEN)
+                .map_err(|_| limit)?;
+        }
+    }
     SET.store(set.raw(), Ordering::Release);
     WAKE.store(wake.raw(), Ordering::Release);
     TID.store(BORN, Ordering::Release);
@@ -318,15 +347,10 @@ pub fn unwatch(fd: i32) {
     let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
 }
 
-/// In the child of a fork: there is no thread. `calls_parent`: it may wake its parent's.
-pub fn after_fork(calls_parent: bool) {
+/// In the child of a fork: there is no thread.
+pub fn after_fork() {
     RUN.store(STOPPED, Ordering::Release);
     TID.store(0, Ordering::Release);
-    if calls_parent {
-        let wake = WAKE.swap(-1, Ordering::AcqRel);
-        let old = PARENT.swap(wake, Ordering::AcqRel);
-        WAKE.store(old, Ordering::Release);
-    }
     for cell in [&SET, &WAKE] {
         let fd = cell.swap(-1, Ordering::AcqRel);
         if fd >= 0 {

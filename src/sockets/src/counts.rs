@@ -145,12 +145,10 @@ pub(crate) fn unsent(sock: &'static Socket) -> u64 {
                 .load(Ordering::Relaxed)
                 .wrapping_sub(d.rx.head.read().offset)
         }),
-        State::Resending => sock.family().map_or(0, |f| {
-            sock.tx
-                .at
-                .load(Ordering::Relaxed)
-                .saturating_sub(f.resent())
-        }),
+        State::Resending => {
+            let from = sock.tx.from.load(Ordering::Relaxed);
+            sock.tx.at.load(Ordering::Relaxed).saturating_sub(from)
+        }
         _ => 0,
     }
 }

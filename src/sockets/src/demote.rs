@@ -1,7 +1,7 @@
 //! Taking a stream back to TCP: from either end, at any moment, without a message and without
 //! waiting.
 
-use crate::fork_shared::Family;
+use crate::inherited::{self, Claim, is_inherited};
 use crate::resend::{self, Resent};
 use crate::socket::{Event, Half, Socket, State};
 use crate::{direct, leave, remote, tell, unread_copy, wake, why};
@@ -22,9 +22,12 @@ pub enum Which {
 
 /// Demotes. Idempotent. Returns at once; what TCP cannot take now is sent by the control thread.
 pub fn demote(sock: &'static Socket, which: Which, reason: Reason) {
-    if sock.carrier().ends_by_record && remote::demote(sock, reason) {
+    let inherited = is_inherited(sock);
+    if !inherited && sock.carrier().ends_by_record && remote::demote(sock, reason) {
         return;
     }
+    // Relatives of a dead owner wait until its heir has left both halves.
+    let which = if inherited { Which::Both } else { which };
     let is_on_link =
         |half: &Half| matches!(half.state(), State::Proved | State::Link | State::Inherited);
     if which != Which::Rx
@@ -43,60 +46,16 @@ pub fn demote(sock: &'static Socket, which: Which, reason: Reason) {
     }
 }
 
-/// This process is at a stream's words: its own, or one that it has inherited, and that the parent
-/// does not give back meanwhile.
-struct Visit(Option<&'static Family>);
-
-impl Visit {
-    /// Under the half's lock. `None`: the parent has left the stream, and what it had to send again
-    /// has been sent. The half is on TCP.
-    fn begin(sock: &'static Socket, half: &Half) -> Option<Self> {
-        let visit = Self::meanwhile(sock, half);
-        if visit.is_some() {
-            return visit;
-        }
-        why::count(sock, Reason::Fork);
-        if core::ptr::eq(half, &sock.rx) {
-            // A writer that has reset the connection, or was killed, has sent nothing again.
-            unread_copy::adopt(sock);
-        }
-        half.state.on(Event::ParentLeft);
-        half.set_dir(None);
-        leave::leave(sock);
-        None
-    }
-
-    /// The same without the half's lock. `None`: the parent has left the stream.
-    fn meanwhile(sock: &'static Socket, half: &Half) -> Option<Self> {
-        if half.state() != State::Inherited {
-            return Some(Self(None));
-        }
-        let family = sock.family();
-        // Made only where it is one: its end is told.
-        family
-            .is_some_and(Family::enter_shared)
-            .then(|| Self(family))
-    }
-}
-
-impl Drop for Visit {
-    fn drop(&mut self) {
-        if let Some(family) = self.0 {
-            family.exit_shared();
-        }
-    }
-}
-
 /// Under the rx lock, in any state but Plain: fixes the words and reads TCP from now on.
 pub fn settle_rx(sock: &'static Socket, reason: Reason) {
+    if sock.rx.state() == State::Inherited && inherited::claim(sock, &sock.rx) != Claim::Own {
+        return;
+    }
     let Some(dir) = sock.rx.dir() else { return };
     if sock.carrier().ends_by_record {
         why::count(sock, reason);
         return remote::settle_rx(sock, reason);
     }
-    let Some(_visit) = Visit::begin(sock, &sock.rx) else {
-        return;
-    };
     // After both shutdowns the peer sends nothing again. And a peer whose TCP ended before it took
     // the stream back was killed.
     let whole = match sock.rx.state() {
@@ -119,6 +78,9 @@ pub fn settle_rx(sock: &'static Socket, reason: Reason) {
         unread_copy::keep(sock, (start, end), owed, whole);
     }
     sock.rx.state.on(Event::Settled);
+    if let Some(family) = sock.family() {
+        family.hand_reading();
+    }
     if let Some(link) = sock.link() {
         let index = sock.index.load(Ordering::Relaxed);
         wake::own_threads(link, dir.rx_wishes.waiters.load(Ordering::SeqCst), index);
@@ -134,30 +96,9 @@ pub fn settle_rx(sock: &'static Socket, reason: Reason) {
 }
 
 /// True if the peer's FIN arrived before either end sealed this direction: the peer was killed, so
-/// nobody will resend the unread bytes. A peer that lives seals before TCP has any of them. Of
-/// relatives, which share this end, the first that finds it tells the others.
+/// nobody will resend the unread bytes. A peer that lives seals before TCP has any of them.
 fn is_left(sock: &Socket) -> bool {
-    if !unread_copy::has_ended(sock.fd.load(Ordering::Relaxed)) {
-        return false;
-    }
-    let family = sock.family();
-    if is_sealed(&sock.rx) {
-        return family.is_some_and(Family::is_orphaned);
-    }
-    family.inspect(|family| family.orphan());
-    true
-}
-
-/// Before a fork of a process that shares the socket with nobody. After both shutdowns the unread
-/// bytes are nowhere but here, and the stream ends as soon as the peer writes: a copy is made now.
-pub fn keep_for_child(sock: &'static Socket) {
-    let is_only_here = sock.unread_copy.will_be_whole() && !sock.carrier().ends_by_record;
-    if is_only_here
-        && let Ok(_section) = sock.rx.lock.enter()
-        && sock.rx.state() == State::Link
-    {
-        settle_rx(sock, Reason::Fork);
-    }
+    unread_copy::has_ended(sock.fd.load(Ordering::Relaxed)) && !is_sealed(&sock.rx)
 }
 
 /// Has either end of the direction taken it back to TCP?
@@ -169,20 +110,14 @@ pub fn is_sealed(half: &Half) -> bool {
 /// Before this end's FIN, by whichever way its bytes go: tells the peer that this is no killed
 /// process. Called after the shut half is noted, which a stream that comes up meanwhile looks at.
 pub(crate) fn tell_end(sock: &'static Socket) {
-    if sock.carrier().ends_by_record {
+    // An inherited stream is on TCP by then.
+    if sock.carrier().ends_by_record || is_inherited(sock) {
         return;
     }
     // Else a handler in the middle of this thread's own use of the half, which finds that as it
     // was.
-    let section = sock.rx.lock.enter();
-    let visit = if section.is_ok() {
-        Visit::begin(sock, &sock.rx)
-    } else {
-        Visit::meanwhile(sock, &sock.rx)
-    };
-    if let Some(_visit) = visit
-        && let Some(dir) = sock.rx.dir()
-    {
+    let _section = sock.rx.lock.enter();
+    if let Some(dir) = sock.rx.dir() {
         dir.rx_wishes.ended.store(1, Ordering::SeqCst);
     }
 }
@@ -227,6 +162,13 @@ pub fn settle_tx(sock: &'static Socket, reason: Reason) -> Resent {
 /// The same, where a reader has shut both halves down: what was written from `since` on is to meet
 /// its kernel.
 pub(crate) fn settle_tx_since(sock: &'static Socket, reason: Reason, since: Option<u64>) -> Resent {
+    if sock.tx.state() == State::Inherited {
+        match inherited::claim(sock, &sock.tx) {
+            Claim::Given => return Resent::All,
+            Claim::Later => return Resent::NoRoom,
+            Claim::Own => {}
+        }
+    }
     let Some(dir) = sock.tx.dir() else {
         return Resent::All;
     };
@@ -234,9 +176,9 @@ pub(crate) fn settle_tx_since(sock: &'static Socket, reason: Reason, since: Opti
         why::count(sock, reason);
         return resend::goes_on(sock, remote::settle_tx(sock, reason));
     }
-    let Some(_visit) = Visit::begin(sock, &sock.tx) else {
-        return Resent::All;
-    };
+    if let Some(family) = sock.family() {
+        family.begin_resend();
+    }
     why::tell(&dir.tx_wishes.why, reason);
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     why::count(sock, reason);
@@ -267,9 +209,7 @@ pub(crate) fn settle_tx_since(sock: &'static Socket, reason: Reason, since: Opti
     } else {
         start
     };
-    if let Some(family) = sock.family() {
-        family.begin_resend(from);
-    }
+    sock.tx.from.store(from, Ordering::Relaxed);
     sock.tx.state.on(Event::Sealed);
     if let Some(link) = sock.link() {
         wake::own_threads(
@@ -301,25 +241,9 @@ pub fn abandon(sock: &'static Socket, reason: Reason) {
     }
 }
 
-/// Under the rx lock: this process uses a stream of its parent.
-pub(crate) fn inherited_rx(sock: &'static Socket) {
-    if sock.carrier().ends_by_record {
-        return remote::claim(sock, &sock.rx);
-    }
-    settle_rx(sock, Reason::Fork);
-}
-
-/// Under the tx lock: this process uses a stream of its parent.
-pub(crate) fn inherited_tx(sock: &'static Socket) {
-    if sock.carrier().ends_by_record {
-        return remote::claim(sock, &sock.tx);
-    }
-    settle_tx(sock, Reason::Fork);
-}
-
 /// A use that does not move bytes: is the stream one of the parent's, which goes back to TCP now?
 pub fn takes_back_inherited(sock: &'static Socket) -> bool {
-    let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
+    let inherited = is_inherited(sock);
     if inherited {
         demote(sock, Which::Both, Reason::Fork);
     }

@@ -1,6 +1,7 @@
 //! The life of a descriptor, from socket() to the last close().
 
 use crate::demote::{self, Which};
+use crate::inherited::is_inherited;
 use crate::linger::{
     self, end_before_record, is_unfinished, linger, part, reset_if_unread, withdraw,
 };
@@ -253,7 +254,7 @@ fn ends_later(sock: &'static Socket) -> bool {
     /// Longest wait for another host to say how far it has read, which the re-send needs.
     const WORD_NS: u64 = 20_000_000;
     demote::demote(sock, Which::Tx, Reason::Shutdown);
-    if !control_thread::is_running() {
+    if !control_thread::is_running() || is_inherited(sock) {
         finish::blocking(sock, Reason::Shutdown);
         return false;
     }

@@ -15,9 +15,9 @@ pub fn blocking(sock: &'static Socket, reason: Reason) {
     if sock.carrier().ends_by_record {
         return remote::finish(sock, reason);
     }
-    while sock.tx.state() == State::Resending {
+    while matches!(sock.tx.state(), State::Resending | State::Inherited) {
         match resend::resend_now(sock) {
-            Resent::All | Resent::Lost | Resent::Held => return,
+            Resent::All | Resent::Amid | Resent::Held => return,
             Resent::NoRoom => {
                 let fd = sock.fd.load(Ordering::Relaxed);
                 let _ = sys::poll_one(fd, libc::POLLOUT, None);
@@ -105,7 +105,7 @@ pub fn make_room(sock: &'static Socket) {
         let fd = sock.fd.load(Ordering::Relaxed);
         let now = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
         let end = sock.tx.at.load(Ordering::Relaxed);
-        let left = end.saturating_sub(sock.family().map_or(end, |f| f.resent()));
+        let left = end.saturating_sub(sock.tx.from.load(Ordering::Relaxed));
         // The kernel doubles it, for its own overhead.
         let asked = i64::from(now)
             .saturating_add(2 * left.min(1 << 30) as i64)

@@ -1,10 +1,11 @@
 //! What the processes that inherited one socket share about it: memory that a fork leaves shared,
 //! and that no peer can reach.
 //!
-//! A stream belongs to one process. A relative that uses the socket demotes the stream by the two
-//! words; what is left to say between relatives is which of them sends the fixed bytes again on
-//! TCP, how far that has come, and which hold the socket at all.
+//! A stream belongs to one process. A relative that uses the socket has that process bring it to
+//! TCP (`inherited.rs`). What relatives tell each other is which of them hold the socket, whose the
+//! stream is, and how far it is on its way back.
 
+use crate::unread_copy::SOME;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::sys::{self, Ends};
 
@@ -14,7 +15,7 @@ const HOLDERS: usize = 6;
 /// Stands for a child that is being forked and has not yet entered its own id.
 const UNBORN: u32 = u32::MAX;
 
-/// Slots of one family. 128 bytes each, in zero pages.
+/// Slots of one family. 64 bytes each, in zero pages.
 const SLOTS: u32 = 1 << 16;
 
 /// Shared between relatives. Zero is a free slot.
@@ -24,38 +25,25 @@ pub struct Family {
     /// Processes that may use the socket, 0 where none. Each writes its own id and takes it out;
     /// ids of the dead are taken out by the next that looks.
     holders: [AtomicU32; HOLDERS],
-    /// Process that is sending the fixed bytes again right now; 0: nobody. Held for one
-    /// non-blocking send.
-    resender: AtomicU32,
     /// Holders without a name: [`UNNAMED`], [`IMAGE`].
     crowded: AtomicU32,
-    /// How far the re-send has come: offset of the next byte on the link's count.
-    resent: AtomicU64,
     /// 1 + next free slot.
     next: AtomicU32,
     in_use: AtomicU32,
-    /// The process whose stream to another host the socket has: only that can take it back to TCP.
+    /// The process whose stream the socket has: only that takes it back to TCP.
     owner: AtomicU32,
-    /// Whether a relative wants that, and whether it is done: [`KEPT`], [`WANTED`], [`HANDED`],
-    /// [`OWING`].
+    /// How far that is: [`WANTED`] and the bits after it.
     handing: AtomicU32,
-    /// Relatives that are at the words of the stream now, which is another process's; [`LEFT`],
-    /// [`ORPHANED`].
-    visitors: AtomicU32,
-    /// The process that has the copy of what lay unread in the ring (unread_copy.rs); 0: none.
-    keeper: AtomicU32,
-    /// As [`Half::owed`](super::socket::Half::owed), of the stream that the owner has left.
-    owed: AtomicU64,
-    /// How many bytes of that lay unread; 0: none.
+    /// How many bytes lay unread when the owner left the stream; [`WHOLE`].
     unread: AtomicU32,
-    /// TCP brings nothing of these.
-    absent: AtomicU32,
+    /// As [`Half::owed`](super::socket::Half::owed), of the owner.
+    owed: AtomicU64,
 }
 
 /// What lay unread in a stream when its process left it, of which that process has the copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
-    /// So many bytes.
+    /// So many bytes; 0: their number is not known.
     pub len: usize,
     /// As [`Half::owed`](super::socket::Half::owed): the place of the last one in TCP.
     pub owed: u64,
@@ -63,27 +51,61 @@ pub struct Unread {
     pub whole: bool,
 }
 
-const _: () = assert!(size_of::<Family>() == 128);
+impl Unread {
+    /// What the link to another host had brought: all of it comes by TCP.
+    pub(crate) const OF_LINK: Self = Self {
+        len: 0,
+        owed: SOME,
+        whole: false,
+    };
+}
+
+/// How far the owner of a stream is on the way back to TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handing(u32);
+
+impl Handing {
+    /// Does what is read come by TCP?
+    pub(crate) const fn reads_tcp(self) -> bool {
+        self.0 & READS_TCP != 0
+    }
+
+    /// Does what is written go by TCP?
+    pub(crate) const fn writes_tcp(self) -> bool {
+        self.0 & WRITES_TCP != 0
+    }
+
+    /// Is the owner re-sending what the peer had not read?
+    pub(crate) const fn resends(self) -> bool {
+        self.0 & (RESENDS | WRITES_TCP) == RESENDS
+    }
+
+    /// Has it left the stream?
+    pub(crate) const fn has_left(self) -> bool {
+        self.0 & LEFT == LEFT
+    }
+}
+
+const _: () = assert!(size_of::<Family>() == 64);
 
 /// In [`Family::crowded`]: more processes than fit.
 const UNNAMED: u32 = 1;
 /// An image that does not know of us.
 const IMAGE: u32 = 2;
 
-/// In [`Family::visitors`]: the process whose stream it was has left it. Its words and rings may be
-/// another connection's by now.
-const LEFT: u32 = 1 << 31;
-/// In [`Family::visitors`], too: TCP had ended before anybody took the stream back, so none of what
-/// lies unread in the ring comes by it.
-const ORPHANED: u32 = 1 << 30;
-/// For visitors, which are there for microseconds, in ns: a killed one never goes.
-const VISIT_NS: u64 = 10_000_000;
-
-const KEPT: u32 = 0;
+/// In [`Family::handing`]: a relative wants the stream to be on TCP.
 const WANTED: u32 = 1;
-const HANDED: u32 = 2;
-/// As [`HANDED`], and TCP has yet to bring some of what lay unread.
-const OWING: u32 = 3;
+/// The owner has begun to re-send what the peer had not read.
+const RESENDS: u32 = 2;
+/// Reads are TCP's from now on.
+const READS_TCP: u32 = 4;
+/// Writes are TCP's: everything is re-sent.
+const WRITES_TCP: u32 = 8;
+/// The owner has left the stream.
+const LEFT: u32 = READS_TCP | WRITES_TCP;
+
+/// In [`Family::unread`]: TCP brings nothing of these.
+const WHOLE: u32 = 1 << 31;
 
 #[repr(C)]
 struct Region {
@@ -150,12 +172,7 @@ pub fn take(pid: u32) -> Option<&'static Family> {
         holder.store(0, Ordering::Relaxed);
     }
     slot.crowded.store(0, Ordering::Relaxed);
-    slot.resender.store(0, Ordering::Relaxed);
-    slot.resent.store(0, Ordering::Relaxed);
-    slot.owner.store(0, Ordering::Relaxed);
-    slot.handing.store(KEPT, Ordering::Relaxed);
-    slot.visitors.store(0, Ordering::Relaxed);
-    slot.forget_unread();
+    slot.begin_stream(0);
     slot.in_use.store(1, Ordering::Relaxed);
     slot.join(pid);
     Some(slot)
@@ -202,87 +219,92 @@ pub fn calls() -> u32 {
 }
 
 impl Family {
-    /// The socket's stream to another host is `pid`'s.
-    pub(crate) fn is_owned_by(&self, pid: u32) {
+    /// Begins a new stream of the socket, which only process `pid` holds.
+    pub(crate) fn begin_stream(&self, pid: u32) {
+        self.leave_unread(Unread::default());
         self.owner.store(pid, Ordering::Relaxed);
-        self.handing.store(KEPT, Ordering::SeqCst);
+        self.handing.store(0, Ordering::SeqCst);
     }
 
-    /// A relative wants the socket to be on TCP; the process that can bring it there, which is to
-    /// be woken.
-    pub fn want(&self) -> u32 {
-        let _ = self
-            .handing
-            .compare_exchange(KEPT, WANTED, Ordering::SeqCst, Ordering::SeqCst);
+    /// A relative wants the stream to be on TCP.
+    pub(crate) fn want(&self) {
+        self.handing.fetch_or(WANTED, Ordering::SeqCst);
         if let Some(region) = region() {
             region.calls.fetch_add(1, Ordering::SeqCst);
         }
-        self.owner.load(Ordering::Relaxed)
     }
 
     /// Is the stream wanted on TCP by a relative?
-    pub fn is_wanted(&self) -> bool {
-        self.handing.load(Ordering::SeqCst) == WANTED
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.handing.load(Ordering::SeqCst) & WANTED != 0 && !self.handing().has_left()
     }
 
-    /// It is there; `owing`: the peer sends again what lay unread.
-    pub fn hand(&self, owing: bool) {
-        let handed = if owing { OWING } else { HANDED };
-        if self.handing.swap(handed, Ordering::SeqCst) == WANTED {
+    /// The owner begins to re-send what the peer has not read. Call before the first byte.
+    pub(crate) fn begin_resend(&self) {
+        self.handing.fetch_or(RESENDS, Ordering::SeqCst);
+    }
+
+    /// The owner has demoted what it reads.
+    pub(crate) fn hand_reading(&self) {
+        self.hand(READS_TCP);
+    }
+
+    /// The owner has demoted what it writes, and re-sent all of it.
+    pub(crate) fn hand_writing(&self) {
+        self.hand(WRITES_TCP);
+    }
+
+    /// The owner leaves the stream. Call before other connections may get its memory.
+    pub(crate) fn hand_both(&self) {
+        self.hand(LEFT);
+    }
+
+    fn hand(&self, handed: u32) {
+        if self.handing.fetch_or(handed, Ordering::SeqCst) & WANTED != 0 {
             // SAFETY: in the shared region.
             unsafe { sys::futex_wake(self.handing.as_ptr()) };
         }
     }
 
-    /// Waits until it is, for at most `ns`: whether the peer sends again what lay unread.
-    pub(crate) fn await_handing(&self, ns: u64) -> Option<bool> {
+    /// How far the owner is.
+    pub(crate) fn handing(&self) -> Handing {
+        Handing(self.handing.load(Ordering::SeqCst))
+    }
+
+    /// Waits until the owner is further than it `was`, for at most `ns`.
+    pub(crate) fn await_handing(&self, was: Handing, ns: u64) {
         let most = sys::timespec(ns);
         // SAFETY: in the shared region.
-        let _ = unsafe { sys::futex_wait(self.handing.as_ptr(), WANTED, Some(&most), Ends::NEVER) };
-        match self.handing.load(Ordering::SeqCst) {
-            HANDED => Some(false),
-            OWING => Some(true),
-            _ => None,
+        let _ = unsafe { sys::futex_wait(self.handing.as_ptr(), was.0, Some(&most), Ends::NEVER) };
+    }
+
+    /// The process whose stream it is.
+    pub(crate) fn owner(&self) -> u32 {
+        self.owner.load(Ordering::SeqCst)
+    }
+
+    /// The owner is dead: makes `heir` the owner, unless another relative is by now.
+    pub(crate) fn inherits(&self, owner: u32, heir: u32) -> bool {
+        let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+        self.owner.compare_exchange(owner, heir, set, fetch).is_ok()
+    }
+
+    /// Notes how much lies unread, before relatives can find that the owner has left the stream.
+    pub(crate) fn leave_unread(&self, unread: Unread) {
+        let whole = if unread.whole { WHOLE } else { 0 };
+        self.owed.store(unread.owed, Ordering::Relaxed);
+        self.unread
+            .store(unread.len as u32 | whole, Ordering::Release);
+    }
+
+    /// See [`Family::leave_unread`].
+    pub(crate) fn unread(&self) -> Unread {
+        let unread = self.unread.load(Ordering::Acquire);
+        Unread {
+            len: (unread & !WHOLE) as usize,
+            owed: self.owed.load(Ordering::Relaxed),
+            whole: unread & WHOLE != 0,
         }
-    }
-
-    /// By a process that has inherited the stream: may it touch its words? Then
-    /// [`Family::exit_shared`] is to follow.
-    pub fn enter_shared(&self) -> bool {
-        let one_more = |now: u32| (now & LEFT == 0).then_some(now + 1);
-        self.visitors
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more)
-            .is_ok()
-    }
-
-    /// See [`Family::enter_shared`].
-    pub fn exit_shared(&self) {
-        self.visitors.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// By the process whose stream it is, before it gives that back: no relative touches it any
-    /// more.
-    pub fn leave_stream(&self) {
-        let are_there = |visitors: u32| visitors & !(LEFT | ORPHANED) != 0;
-        if !are_there(self.visitors.fetch_or(LEFT, Ordering::SeqCst)) {
-            return;
-        }
-        let end = sys::now_ns() + VISIT_NS;
-        while are_there(self.visitors.load(Ordering::SeqCst)) && sys::now_ns() < end {
-            sys::sched_yield();
-        }
-    }
-
-    /// By a process that takes the stream back and finds that TCP has ended before: none of what
-    /// lies unread in the ring comes by it. Before the words tell relatives that the stream is
-    /// over.
-    pub(crate) fn orphan(&self) {
-        self.visitors.fetch_or(ORPHANED, Ordering::SeqCst);
-    }
-
-    /// See [`Family::orphan`]; asked after the words.
-    pub(crate) fn is_orphaned(&self) -> bool {
-        self.visitors.load(Ordering::SeqCst) & ORPHANED != 0
     }
 
     /// Before a fork: the child will hold the socket too.
@@ -405,77 +427,6 @@ impl Family {
         self.prune();
         others()
     }
-
-    /// Starts the count of a re-send at offset `at`; the first caller wins (`at` is never 0 plus
-    /// one).
-    pub(crate) fn begin_resend(&self, at: u64) {
-        let _ = self
-            .resent
-            .compare_exchange(0, at + 1, Ordering::AcqRel, Ordering::Acquire);
-    }
-
-    /// Ready for another stream of the same socket, which only this process holds.
-    pub(crate) fn begin_stream(&self) {
-        self.visitors.store(0, Ordering::SeqCst);
-        self.resent.store(0, Ordering::Release);
-        self.forget_unread();
-    }
-
-    fn forget_unread(&self) {
-        for word in [&self.keeper, &self.unread, &self.absent] {
-            word.store(0, Ordering::Relaxed);
-        }
-        self.owed.store(0, Ordering::Release);
-    }
-
-    /// Is the copy of what lay unread `pid`'s? The first process that asks has it: bytes that two
-    /// had would be read twice.
-    pub fn keeps(&self, pid: u32) -> bool {
-        let first = self
-            .keeper
-            .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire);
-        first.is_ok() || first == Err(pid)
-    }
-
-    /// By the process that leaves the stream: so much lay unread. Before relatives can find it
-    /// left.
-    pub(crate) fn leave_unread(&self, unread: Unread) {
-        self.absent
-            .store(u32::from(unread.whole), Ordering::Relaxed);
-        self.owed.store(unread.owed, Ordering::Relaxed);
-        self.unread.store(unread.len as u32, Ordering::Release);
-    }
-
-    /// See [`Family::leave_unread`].
-    pub fn unread(&self) -> Option<Unread> {
-        let len = self.unread.load(Ordering::Acquire) as usize;
-        (len != 0).then(|| Unread {
-            len,
-            owed: self.owed.load(Ordering::Relaxed),
-            whole: self.absent.load(Ordering::Relaxed) != 0,
-        })
-    }
-
-    /// Where the re-send stands.
-    pub fn resent(&self) -> u64 {
-        self.resent.load(Ordering::Acquire).saturating_sub(1)
-    }
-
-    /// Claims the next piece of the re-send.
-    ///
-    /// # Errors
-    /// The process that is at it now, which may be dead.
-    pub fn claim(&self, pid: u32) -> Result<(), u32> {
-        self.resender
-            .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire)
-            .map(drop)
-    }
-
-    /// The piece was sent up to `at`.
-    pub(crate) fn unclaim(&self, at: u64) {
-        self.resent.store(at + 1, Ordering::Release);
-        self.resender.store(0, Ordering::Release);
-    }
 }
 
 #[cfg(test)]
@@ -491,34 +442,43 @@ mod tests {
         assert!(a.is_shared(me));
         a.leave(1);
         assert!(!a.is_shared(me));
-        a.begin_resend(0);
-        a.begin_resend(7);
-        assert_eq!(a.resent(), 0);
-        a.claim(me).unwrap();
-        assert_eq!(a.claim(me), Err(me));
-        a.unclaim(9);
-        assert_eq!(a.resent(), 9);
+        a.want();
+        a.hand_both();
         a.leave(me);
         let b = take(me).unwrap();
         assert!(core::ptr::eq(a, b));
-        assert_eq!(b.resent(), 0);
+        assert!(!b.is_wanted() && !b.handing().has_left());
     }
 
     #[test]
-    fn one_process_has_the_copy() {
-        let family = take(std::process::id()).unwrap();
-        assert!(family.keeps(7) && family.keeps(7) && !family.keeps(8));
-        assert_eq!(family.unread(), None);
+    fn a_relative_learns_how_far_the_owner_is() {
+        let family = take(7).unwrap();
+        family.begin_stream(7);
+        family.want();
+        assert!(family.is_wanted() && family.unread() == Unread::default());
         let unread = Unread {
             len: 3,
             owed: 9,
-            whole: true,
+            whole: false,
         };
         family.leave_unread(unread);
-        assert_eq!(family.unread(), Some(unread));
-        family.begin_stream();
-        assert!(family.unread().is_none() && family.keeps(8));
-        family.leave(std::process::id());
+        family.begin_resend();
+        family.hand_reading();
+        let handing = family.handing();
+        assert!(handing.reads_tcp() && handing.resends() && !handing.has_left());
+        assert_eq!(family.unread(), unread);
+        family.hand_writing();
+        assert!(family.handing().has_left() && !family.is_wanted());
+        family.leave(7);
+    }
+
+    #[test]
+    fn a_dead_owner_has_one_heir() {
+        let family = take(7).unwrap();
+        family.begin_stream(7);
+        assert!(family.inherits(7, 8) && !family.inherits(7, 9));
+        assert_eq!(family.owner(), 8);
+        family.leave(7);
     }
 
     #[test]

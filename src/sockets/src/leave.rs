@@ -1,9 +1,11 @@
 //! The last step on the way back to TCP: this process gives the stream back.
 
+use crate::fork_shared::Unread;
 use crate::socket::{SETS, Socket, State};
 use crate::{jobs, tell, trigger, trim};
 use core::sync::atomic::Ordering;
-use sluice_transport::links;
+use sluice_runtime::process;
+use sluice_transport::{Carrier, links};
 
 /// Under either lock: when both halves are Plain, this process leaves the stream.
 pub fn leave(sock: &'static Socket) {
@@ -17,19 +19,18 @@ pub fn leave(sock: &'static Socket) {
                 set.forget_stream(sock, link, index);
             }
         }
+        // Before the stream's number and its rings may be another connection's.
+        if let Some(family) = sock.family().filter(|f| f.owner() == process::pid()) {
+            if Carrier::of(link).ends_by_record && sock.rx.owed.load(Ordering::Relaxed) != 0 {
+                family.leave_unread(Unread::OF_LINK);
+            }
+            family.hand_both();
+        }
         if link.is_foreign() {
             link.abandon_stream(index);
         } else {
             jobs::unwatch(sock);
-            let family = sock.family();
-            // Of a dead link nothing is put to another use, and relatives may still have to read
-            // what the peer left.
-            if link.is_alive() {
-                family.inspect(|f| f.leave_stream());
-            }
             link.leave_stream(index);
-            let owing = sock.rx.owed.load(Ordering::Relaxed) != 0;
-            family.inspect(|f| f.hand(owing));
             if !links::left(link, index) {
                 trim::returned(link);
                 tell::attention(link, index);

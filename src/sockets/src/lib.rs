@@ -13,6 +13,7 @@ pub mod events;
 pub mod finish;
 pub mod fork_shared;
 pub mod give_up;
+pub mod inherited;
 pub mod inodes;
 pub mod io_wait;
 pub mod jobs;

@@ -33,7 +33,7 @@
 use crate::demote::{self, Which};
 use crate::finish::{self, Patience};
 use crate::socket::{self, Event, SETS, Socket, State};
-use crate::{direct, jobs, leave, report, resend, unread_copy, why};
+use crate::{direct, inherited, jobs, leave, report, resend, unread_copy, why};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -98,17 +98,13 @@ pub fn part(sock: &'static Socket, reason: Reason) -> bool {
 /// The parent's stream: a child's close does not concern it. False: the stream is this process's
 /// own, or another thread has brought it to TCP by now.
 fn leaves_inherited(sock: &'static Socket) -> bool {
-    let is_inherited = || {
-        let halves = [&sock.rx, &sock.tx];
-        halves.iter().any(|half| half.state() == State::Inherited)
-    };
-    if !is_inherited() {
+    if !inherited::is_inherited(sock) {
         return false;
     }
     // Another thread of the child may be using the stream. A handler in the middle of this thread's
     // own use goes on without the lock.
     let sections = [&sock.rx, &sock.tx].map(|half| half.lock.enter());
-    let still = is_inherited();
+    let still = inherited::is_inherited(sock);
     if still {
         abandon_inherited(sock);
     }

@@ -2,10 +2,10 @@
 
 use crate::remote::{self, Before};
 use crate::socket::{Event, SETS, Socket, State};
-use crate::{after_tcp, jobs, leave, options, wake};
+use crate::{after_tcp, demote, jobs, leave, options, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
-use sluice_runtime::process;
+use sluice_stats::Reason;
 
 /// Where a re-send stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub enum Resent {
     NoRoom,
     /// From another host: not before the link, or the peer, has told more.
     Held,
-    /// A relative died while it was at it: bytes are lost, the connection must be reset.
-    Lost,
+    /// Not known: this is a handler that interrupted a send of the same socket.
+    Amid,
 }
 
 /// A re-send for which TCP has no room is the control thread's to go on with.
@@ -30,9 +30,9 @@ pub fn goes_on(sock: &'static Socket, resent: Resent) -> Resent {
 
 /// Under the tx lock, in state Resending: sends as much as TCP takes now.
 pub fn now(sock: &'static Socket) -> Resent {
-    let (Some(family), Some(_)) = (sock.family(), sock.tx.dir()) else {
+    if sock.tx.dir().is_none() {
         return finish_resend(sock);
-    };
+    }
     if sock.carrier().ends_by_record {
         match remote::before_resend(sock) {
             Before::Ready(from) => begin_resend(sock, from),
@@ -41,13 +41,9 @@ pub fn now(sock: &'static Socket) -> Resent {
             Before::Over => return finish_resend(sock),
         }
     }
-    let pid = process::pid();
-    if let Err(other) = family.claim(pid) {
-        let dead = other != pid && !sys::is_process(other);
-        return if dead { Resent::Lost } else { Resent::NoRoom };
-    }
     let end = sock.tx.at.load(Ordering::Relaxed);
-    let mut at = family.resent();
+    let begin = sock.tx.from.load(Ordering::Relaxed);
+    let mut at = begin;
     let fd = sock.fd.load(Ordering::Relaxed);
     let mut full = false;
     while at < end {
@@ -75,11 +71,11 @@ pub fn now(sock: &'static Socket) -> Resent {
             Err(_) => at = end,
         }
     }
-    if at != family.resent() {
+    if at != begin {
         after_tcp::acts_on(sock);
         options::push_out(sock, fd);
     }
-    family.unclaim(at);
+    sock.tx.from.store(at, Ordering::Relaxed);
     if full {
         Resent::NoRoom
     } else if !remote::may_finish(sock) {
@@ -99,9 +95,7 @@ fn begin_resend(sock: &'static Socket, from: u64) {
     let again = at.saturating_sub(from);
     let linked = linked.saturating_sub(again);
     sock.tx.linked.store(linked, Ordering::Relaxed);
-    if let Some(family) = sock.family() {
-        family.begin_resend(from);
-    }
+    sock.tx.from.store(from, Ordering::Relaxed);
 }
 
 fn finish_resend(sock: &'static Socket) -> Resent {
@@ -114,6 +108,11 @@ fn finish_resend(sock: &'static Socket) -> Resent {
     // The end that the program asked for follows the last byte.
     end();
     sock.tx.state.on(Event::AllSent);
+    if let Some(family) = sock.family()
+        && !sock.carrier().ends_by_record
+    {
+        family.hand_writing();
+    }
     // A handler may have asked for it in between.
     end();
     let mut waiters = 0;
@@ -137,24 +136,15 @@ fn finish_resend(sock: &'static Socket) -> Resent {
     Resent::All
 }
 
-/// What TCP takes of a re-send, if there is one. `Lost`: also in a handler that interrupted a send
-/// of the same socket.
+/// What TCP takes of a re-send, if there is one, be it an inherited one.
 pub(crate) fn resend_now(sock: &'static Socket) -> Resent {
     let Ok(_section) = sock.tx.lock.enter() else {
-        return Resent::Lost;
+        return Resent::Amid;
     };
-    if sock.tx.state() == State::Resending {
-        now(sock)
-    } else {
-        Resent::All
-    }
-}
-
-/// Under the tx lock: bytes of a connection that lingers are lost. It ends by a reset.
-pub(crate) fn lose_rest(sock: &'static Socket) {
-    sys::set_linger(sock.fd.load(Ordering::Relaxed), Some(0));
-    if sock.tx.state() == State::Resending {
-        finish_resend(sock);
+    match sock.tx.state() {
+        State::Resending => now(sock),
+        State::Inherited => demote::settle_tx(sock, Reason::Fork),
+        _ => Resent::All,
     }
 }
 

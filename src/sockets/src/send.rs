@@ -54,8 +54,6 @@ pub(super) enum Room {
     Leaves(Reason),
     /// TCP takes the bytes, by a counted call.
     Kernel,
-    /// Bytes were lost: the connection looks reset.
-    Lost,
     /// The program has shut down the writing half; TCP's follows when everything is re-sent.
     Shut,
 }
@@ -277,10 +275,6 @@ impl Write {
             }
             // SAFETY: `send`'s caller guarantees the buffers; the lock is held.
             Room::Kernel => unsafe { self.by_tcp(section, io_wait) },
-            Room::Lost => {
-                drop(section);
-                Some(self.job.cut_off(self.total))
-            }
             other => self.job.pause(section, other, Some(io_wait)),
         }
     }
@@ -543,11 +537,15 @@ fn look_off_link(sock: &'static Socket) -> Room {
             Resent::NoRoom | Resent::Held if sock.shut.load(Ordering::Relaxed) => Room::Shut,
             Resent::NoRoom => Room::Resending,
             Resent::Held => Room::Held,
-            Resent::Lost => Room::Lost,
+            // Under the lock there is no other call of this thread's.
+            Resent::Amid => Room::Again,
         },
         State::Inherited => {
-            demote::inherited_tx(sock);
-            Room::Again
+            demote::settle_tx(sock, Reason::Fork);
+            match sock.tx.state() {
+                State::Inherited => Room::Resending,
+                _ => Room::Leaves(Reason::Fork),
+            }
         }
         _ => Room::Kernel,
     }

@@ -84,7 +84,8 @@ pub struct Half {
     pub unread_max: AtomicU32,
     /// The direction in the link's arena.
     dir: AtomicPtr<Direction>,
-    /// rx: the offset in the TCP stream at which the link's bytes begin.
+    /// rx: the offset in the TCP stream at which the link's bytes begin. tx, during a re-send: the
+    /// next byte to send, as in `at`.
     pub from: AtomicU64,
     /// rx, off the link: the byte count of TCP (as in `calls`) up to which the peer re-sends bytes
     /// that the program may have been told of before a demotion. 0: nothing is owed;

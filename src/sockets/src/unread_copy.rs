@@ -8,10 +8,8 @@
 //! kernel counts more bytes read than the hooks have, another reader may have got these very bytes,
 //! and the copy is discarded.
 //!
-//! Of processes that share the socket, one has the copy ([`Family::keeps`]). Another that reads up
-//! to the missing bytes gets ECONNRESET, since it must not take that place for the stream's end.
-//!
-//! [`Family::keeps`]: super::fork_shared::Family::keeps
+//! Of processes that share the socket, the stream's owner has the copy. Another that reads up to
+//! the missing bytes gets ECONNRESET, since it must not take that place for the stream's end.
 
 pub mod awaiting;
 pub mod owed;
@@ -20,7 +18,7 @@ pub mod store;
 pub use self::owed::{SOME, is_any_owed, owed_ns, owes};
 
 use crate::fork_shared::{Family, Unread};
-use crate::socket::{Event, Socket, State, half};
+use crate::socket::{Event, Socket, half};
 use crate::tcp;
 use crate::tcp::{AtHand, at_hand};
 use core::sync::atomic::Ordering;
@@ -173,33 +171,32 @@ fn take(sock: &Socket, unread: u64, most: usize, takes: bool) -> Option<(usize, 
     (n != 0).then_some((len - all + missing.gone, n))
 }
 
-/// Keeps a copy of `start..end` of the ring, which lay unread at a demotion, unless a relative has
-/// one. `owed` is the byte count of TCP at which the re-sent bytes end; of a `whole` copy TCP
-/// brings nothing. Call with the rx lock held.
+/// Keeps a copy of `start..end` of the ring, which lay unread at a demotion. `owed` is the byte
+/// count of TCP at which the re-sent bytes end; of a `whole` copy TCP brings nothing. Call with the
+/// rx lock held.
 pub fn keep(sock: &Socket, (start, end): (u64, u64), owed: u64, whole: bool) {
     let len = end.wrapping_sub(start) as usize;
     owes(sock, owed);
-    let family = sock.family();
-    if family.is_none_or(|family| family.keeps(process::pid())) {
-        if let Some(ring) = sock.rx.ring() {
-            sock.unread_copy.keep(ring, start, end, whole);
-        }
-    } else {
-        sock.unread_copy.lose(len, whole);
+    if let Some(ring) = sock.rx.ring() {
+        sock.unread_copy.keep(ring, start, end, whole);
     }
-    if let Some(family) = family
-        && sock.rx.state() != State::Inherited
-    {
+    if let Some(family) = sock.family() {
         family.leave_unread(Unread { len, owed, whole });
     }
 }
 
-/// In a relative that finds the stream demoted: TCP is to bring the unread bytes, and the copy
-/// belongs to another process. Call with the rx lock held.
-pub fn adopt(sock: &'static Socket) {
-    let Some(unread) = sock.family().and_then(Family::unread) else {
+/// In a relative of the process that has demoted the stream: TCP is to bring the unread bytes, and
+/// the copy belongs to that process. Call with the rx lock held.
+pub(crate) fn adopt(sock: &'static Socket) {
+    let Some(unread) = sock.family().map(Family::unread) else {
         return;
     };
+    if unread == Unread::OF_LINK {
+        return owes(sock, SOME);
+    }
+    if unread.len == 0 {
+        return;
+    }
     sock.unread_copy.lose(unread.len, unread.whole);
     count_parents_reads(sock, unread.owed.saturating_sub(unread.len as u64));
     owes(sock, unread.owed);
@@ -362,13 +359,11 @@ mod tests {
         peer.write_all(b"by TCP").unwrap();
         let (owed, len) = (9, 3);
         if is_left {
-            assert!(family.keeps(1));
             let whole = false;
             family.leave_unread(Unread { len, owed, whole });
             adopt(sock);
         } else {
             let ring = b"own".to_vec();
-            assert!(family.keeps(process::pid()) && family.keeps(process::pid()));
             let base = sys::map_zeroes(len, false).unwrap();
             // SAFETY: both are `len` bytes long.
             unsafe { core::ptr::copy_nonoverlapping(ring.as_ptr(), base, len) };

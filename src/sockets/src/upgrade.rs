@@ -187,8 +187,7 @@ fn take_in(sock: &'static Socket, generation: u32) -> Result<(), Reason> {
     if family.is_shared(process::pid()) {
         return Err(Reason::Shared);
     }
-    family.begin_stream();
-    family.is_owned_by(process::pid());
+    family.begin_stream(process::pid());
     Ok(())
 }
 

@@ -18,10 +18,6 @@ pub fn count(sock: &Socket, reason: Reason) {
         Reason::PeerDemoted | Reason::Close | Reason::Exit => reason_of_peer(sock),
         _ => None,
     };
-    let reason = match reason {
-        Reason::PeerDemoted => reason_of_relative(sock).unwrap_or(reason),
-        _ => reason,
-    };
     let conn = sock.conn();
     if !sock.upgraded.load(Ordering::Relaxed) {
         // The stream never carried a byte: the connection simply stays on TCP.
@@ -47,16 +43,6 @@ fn reason_of_peer(sock: &Socket) -> Option<Reason> {
     let as_writer = sock.rx.dir().map(|dir| &dir.tx_wishes.why);
     let as_reader = sock.tx.dir().map(|dir| &dir.rx_wishes.why);
     first_told([as_writer, as_reader])
-}
-
-/// Why a relative of this end has demoted the stream. If that process only ended or executed
-/// another program, the reason is that the stream was shared.
-fn reason_of_relative(sock: &Socket) -> Option<Reason> {
-    let as_writer = sock.tx.dir().map(|dir| &dir.tx_wishes.why);
-    let as_reader = sock.rx.dir().map(|dir| &dir.rx_wishes.why);
-    let told = first_told([as_writer, as_reader])?;
-    let is_its_own = told.is_end() || told == Reason::Exec;
-    Some(if is_its_own { Reason::Fork } else { told })
 }
 
 fn first_told(words: [Option<&AtomicU32>; 2]) -> Option<Reason> {

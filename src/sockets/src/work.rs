@@ -206,10 +206,6 @@ pub fn on_tcp(sock: &'static Socket, events: u32) {
         } else {
             Resent::NoRoom
         };
-        if resent == Resent::Lost && sock.lingers.load(Ordering::Relaxed) {
-            // Nobody else will reset it.
-            resend::lose_rest(sock);
-        }
         if !matches!(resent, Resent::NoRoom | Resent::Held) {
             // The other half may still wait for news of TCP.
             if sock.rx.state() == State::Plain {

@@ -81,8 +81,8 @@ pub(super) unsafe fn look(
         return Look::Kernel;
     };
     if current == State::Inherited {
-        demote::inherited_rx(sock);
-        return Look::Again;
+        demote::settle_rx(sock, Reason::Fork);
+        return Look::Leaves(Reason::Fork);
     }
     if fault::strikes() {
         demote::settle_rx(sock, Reason::Fault);

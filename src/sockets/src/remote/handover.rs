@@ -7,27 +7,12 @@ use super::advance::advance;
 use super::claim::leaving;
 use super::link::{is_held, is_remote, of};
 use super::record::awaits_record;
-use super::stream::demote;
-use crate::socket::{self, Socket, State};
-use crate::{fork_shared, tcp};
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::socket::{Socket, State};
+use crate::tcp;
+use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 use sluice_stream::record::Leave;
-
-/// By the control thread: streams that relatives want are brought to TCP.
-pub fn answer_calls() {
-    static SEEN: AtomicU32 = AtomicU32::new(0);
-    let calls = fork_shared::calls();
-    if SEEN.swap(calls, Ordering::Relaxed) == calls {
-        return;
-    }
-    socket::for_all(|sock| {
-        if is_remote(sock) && sock.family().is_some_and(fork_shared::Family::is_wanted) {
-            demote(sock, Reason::Fork);
-        }
-    });
-}
 
 /// The stream was given up for this reason: waits until the next user may use the socket.
 pub fn finish(sock: &'static Socket, reason: Reason) {

@@ -24,8 +24,7 @@ pub use advertised_buffer::{
     Found, back as end_loan, is_any as is_lent, lend, look as look_at_loan, revoke as revoke_loan,
 };
 pub use await_placement::await_placement;
-pub use claim::claim;
-pub use handover::{answer_calls, await_return, finish, finish_reading, finish_within, release};
+pub use handover::{await_return, finish, finish_reading, finish_within, release};
 pub use link::{
     deliver, goes_direct, hides_tcp, is_far, is_held, is_remote, is_switching, of, reads_link,
     wants_more,

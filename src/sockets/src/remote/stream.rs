@@ -2,7 +2,7 @@
 //!
 //! Locks: a socket's rx, then its tx, then the endpoint's, which is a leaf.
 
-use super::claim::{claim, leaving_of};
+use super::claim::leaving_of;
 use super::link::of;
 use super::record::{leave_stream, may_cross};
 use crate::resend::{self, Resent};
@@ -57,16 +57,13 @@ pub fn demote(sock: &'static Socket, reason: Reason) -> bool {
     let Ok(_rx) = sock.rx.lock.enter() else {
         return false;
     };
-    if let Ok(_tx) = sock.tx.lock.enter() {
-        if let Some((endpoint, stream)) = of(sock) {
-            why::count(sock, reason);
-            leave_stream(sock, endpoint, stream, leaving_of(sock, reason));
-            follow_tx_locked(sock, reason);
-            go_back(sock, endpoint, stream);
-        } else {
-            claim(sock, &sock.tx);
-            claim(sock, &sock.rx);
-        }
+    if let Ok(_tx) = sock.tx.lock.enter()
+        && let Some((endpoint, stream)) = of(sock)
+    {
+        why::count(sock, reason);
+        leave_stream(sock, endpoint, stream, leaving_of(sock, reason));
+        follow_tx_locked(sock, reason);
+        go_back(sock, endpoint, stream);
     }
     true
 }

@@ -121,7 +121,6 @@ impl Job {
                 demote::demote(sock, Which::Rx, reason);
                 return None;
             }
-            Room::Lost => Some(Error::Reset),
             Room::Shut => Some(Error::BrokenPipe { raise: true }),
             _ => None,
         };

@@ -65,9 +65,7 @@ pub enum Event {
     ResetBegins,
     /// rx: the emulated reset has saved it.
     ResetOver,
-    /// An inherited stream was found to have been left by the parent.
-    ParentLeft,
-    /// The parent has demoted an inherited stream for this child.
+    /// The owner has demoted an inherited stream for this process.
     HandedOver,
     /// A stream between hosts is given up with whatever bytes it holds.
     Abandoned,
@@ -88,7 +86,6 @@ impl Event {
             | Self::AllSent
             | Self::LeftToPeer
             | Self::ResetOver
-            | Self::ParentLeft
             | Self::HandedOver
             | Self::Abandoned
             | Self::Disowned => State::Plain,
@@ -155,7 +152,7 @@ fn decode(state: u8) -> State {
 
 /// The states from which each event may come, for reading and writing halves alike.
 #[cfg(any(test, feature = "fault"))]
-const TABLE: [(Event, &[State]); 15] = {
+const TABLE: [(Event, &[State]); 14] = {
     use State::{Draining, Inherited, Link, Plain, Proved, Resending, Returning};
     [
         (Event::Attached, &[Plain]),
@@ -170,7 +167,6 @@ const TABLE: [(Event, &[State]); 15] = {
         (Event::LeftToPeer, &[Proved, Link, Inherited, Resending]),
         (Event::ResetBegins, &[Plain]),
         (Event::ResetOver, &[Draining]),
-        (Event::ParentLeft, &[Inherited]),
         (Event::HandedOver, &[Inherited]),
         (
             Event::Abandoned,
@@ -194,7 +190,7 @@ fn is_allowed(from: State, event: Event) -> bool {
 mod tests {
     use super::*;
 
-    const RX: [Event; 12] = [
+    const RX: [Event; 11] = [
         Event::Attached,
         Event::Switched,
         Event::Entered,
@@ -203,18 +199,16 @@ mod tests {
         Event::AllRead,
         Event::ResetBegins,
         Event::ResetOver,
-        Event::ParentLeft,
         Event::HandedOver,
         Event::Abandoned,
         Event::Disowned,
     ];
-    const TX: [Event; 9] = [
+    const TX: [Event; 8] = [
         Event::Attached,
         Event::Entered,
         Event::Sealed,
         Event::AllSent,
         Event::LeftToPeer,
-        Event::ParentLeft,
         Event::HandedOver,
         Event::Abandoned,
         Event::Disowned,

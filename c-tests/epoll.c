@@ -427,6 +427,36 @@ static void shared_set_client(int fd)
     meet();
 }
 
+static void *wait_there(void *there)
+{
+    busy = gettid();
+    long n = epoll_wait(shared_set, there, 1, -1);
+    return (void *)(n < 0 ? -errno : n);
+}
+
+/* One of two threads waits with an array that cannot be written. Its call fails, and the event is
+ * the other's, whichever of them is woken first. */
+static void bad_array_client(int fd)
+{
+    static struct epoll_event good;
+    void *bad = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int first = 0; first < 2; first++) {
+        pthread_t t[2];
+        shared_set = set_of(fd, EPOLLIN);
+        for (int i = 0; i < 2; i++) {
+            t[i] = start_busy(wait_there, i == first ? bad : &good);
+            await_asleep(busy);
+        }
+        order(10);
+        say("bad %s", strerrorname_np(-(long)finish(t[first])));
+        say("good %ld", (long)finish(t[!first]));
+        T(get(fd, 10, 10));
+        close(shared_set);
+    }
+    tell(END);
+    meet();
+}
+
 /* A child inherits set and connection; the parent then goes on with both. */
 static void inherited_client(int fd)
 {
@@ -739,6 +769,7 @@ const struct body epoll_bodies[] = {
     TWO("epoll_pwait_mask", pwait_server, pwait_client),
     TWO("epoll_pwait2_timeouts", obey, pwait2_client),
     TWO("epoll_threads_share_set", obey, shared_set_client),
+    TWO("epoll_array_not_there", obey, bad_array_client),
     TWO("epoll_inherited", obey, inherited_client),
     TWO("epoll_closed_fd", closed_server, closed_client),
     TWO("epoll_reused_fd", reused_server, reused_client),

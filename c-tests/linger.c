@@ -234,6 +234,41 @@ static void stuffed_linger_short_server(int fd)
     tell(total);
 }
 
+/* No number is left, so that nobody but the caller could go on with the connection. */
+static void stuffed_no_number_server(int fd)
+{
+    struct rlimit limit, low;
+    fd = narrow();
+    linger(fd, 1, 1);
+    size_t total = stuff(fd);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    low = (struct rlimit){fd, limit.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &low);
+    double t = now();
+    T(close(fd));
+    t = now() - t;
+    YES(t > 0.9 && t < 3);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    tell(total);
+}
+
+/* A child has the connection, too: this close is not the last one, and does not linger. */
+static void stuffed_shared_server(int fd)
+{
+    fd = narrow();
+    linger(fd, 1, 5);
+    size_t total = stuff(fd);
+    pid_t pid = child_that_waits();
+    if (!pid)
+        _exit(0);
+    double t = now();
+    T(close(fd));
+    YES(now() - t < 1);
+    tell(total);
+    meet();
+    let(pid);
+}
+
 static void stuffed_shutdown_server(int fd)
 {
     fd = narrow();
@@ -399,6 +434,10 @@ const struct body linger_bodies[] = {
     TWO("stuffed_dup2", stuffed_dup2_server, stuffed_client, .flags = RAW),
     TWO("stuffed_linger", stuffed_linger_server, stuffed_client, .flags = RAW | ONEHOST),
     TWO("stuffed_linger_expires", stuffed_linger_short_server, stuffed_client,
+        .flags = RAW | ONEHOST),
+    TWO("stuffed_linger_no_number", stuffed_no_number_server, stuffed_client,
+        .flags = RAW | ONEHOST),
+    TWO("stuffed_linger_shared", stuffed_shared_server, stuffed_child_client,
         .flags = RAW | ONEHOST),
     TWO("stuffed_shutdown", stuffed_shutdown_server, stuffed_shutdown_client, .flags = RAW),
     TWO("stuffed_shutdown_close", stuffed_shutdown_close_server, stuffed_client, .flags = RAW),

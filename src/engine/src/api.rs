@@ -173,7 +173,8 @@ pub struct Plain(Entry);
 
 /// Returns the set `fd` if only the kernel has events for it, and no meeting needs this thread. The
 /// hook then calls the real function and asks [`Plain::is_still`] after it; if not,
-/// [`epoll_looked`] or [`epoll_returned`] gives the call's outcome. `None` before [`init`].
+/// [`epoll_after_plain_poll`] or [`epoll_after_plain_wait`] gives the call's outcome. `None` before
+/// [`init`].
 #[inline(always)]
 #[must_use]
 pub fn plain(fd: c_int) -> Option<Plain> {
@@ -190,8 +191,8 @@ impl Plain {
     }
 
     /// Call before a real call that may sleep, for `timeout_ns` or for ever. Returns when the wait
-    /// ends, for [`epoll_returned`]. `None`: the set is not plain any more, so the real function
-    /// must not be called.
+    /// ends, for [`epoll_after_plain_wait`]. `None`: the set is not plain any more, so the real
+    /// function must not be called.
     pub fn lie_down(self, timeout_ns: Option<u64>) -> Option<Option<u64>> {
         let end = timeout_ns.map(|ns| sluice_fabric::sys::now_ns().saturating_add(ns));
         let set = self.0.get::<Set>()?;
@@ -215,10 +216,14 @@ impl Plain {
 /// stopped being plain meanwhile.
 /// # Safety
 /// The kernel has filled `got` events of a C caller's.
-pub unsafe fn epoll_looked(plain: Plain, events: *mut epoll_event, got: c_int) -> Verdict {
+pub unsafe fn epoll_after_plain_poll(
+    plain: Plain,
+    events: *mut epoll_event,
+    got: c_int,
+) -> Verdict {
     match plain.0.get::<Set>() {
         // SAFETY: the hook passes a C caller's arguments, as this function demands.
-        Some(set) => unsafe { epoll::looked(set, events, got) },
+        Some(set) => unsafe { epoll::after_plain_poll(set, events, got) },
         None => Verdict::Done(got as isize),
     }
 }
@@ -227,7 +232,7 @@ pub unsafe fn epoll_looked(plain: Plain, events: *mut epoll_event, got: c_int) -
 /// `end` comes from [`Plain::lie_down`].
 /// # Safety
 /// The arguments are those of a C caller, and the kernel has filled `got` events.
-pub unsafe fn epoll_returned(
+pub unsafe fn epoll_after_plain_wait(
     plain: Plain,
     epfd: c_int,
     out: (*mut epoll_event, c_int),
@@ -238,7 +243,7 @@ pub unsafe fn epoll_returned(
 ) -> Verdict {
     match plain.0.get::<Set>() {
         // SAFETY: the hook passes a C caller's arguments, as this function demands.
-        Some(set) => unsafe { epoll::returned(set, epfd, out, end, mask, got, wait_state) },
+        Some(set) => unsafe { epoll::after_plain_wait(set, epfd, out, end, mask, got, wait_state) },
         None => Verdict::Done(got as isize),
     }
 }

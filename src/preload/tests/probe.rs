@@ -343,10 +343,10 @@ impl Plain {
     pub fn get_up(self) {}
 }
 
-pub unsafe fn epoll_looked(_: Plain, _: *mut epoll_event, got: c_int) -> Verdict {
+pub unsafe fn epoll_after_plain_poll(_: Plain, _: *mut epoll_event, got: c_int) -> Verdict {
     Verdict::Done(got as ssize_t)
 }
-pub unsafe fn epoll_returned(
+pub unsafe fn epoll_after_plain_wait(
     _: Plain,
     _: c_int,
     _: (*mut epoll_event, c_int),

@@ -5,48 +5,55 @@
 //! and sleeps in the kernel's set, which also holds the doorbells that peers ring. The sleep itself
 //! is made by the hook ([`super::wait_state`]).
 //!
-//! Neither source may keep the other from being told: streams that fill every answer make room for
-//! the kernel's events from time to time.
+//! A registration is *adopted* while its socket has a stream, and a set counts these. A set that
+//! never had one is [plain](Set::is_plain), and its calls go straight to the kernel.
+//!
+//! | function | the hook calls it |
+//! |---|---|
+//! | [`wait`] | for a set that is not plain, and again after each sleep |
+//! | [`after_plain_poll`] | after a poll of a plain set that became another meanwhile |
+//! | [`after_plain_wait`] | the same after a wait; goes on by [`wait`] if no event is left |
+//!
+//! [`wait`] makes rounds: it collects the streams that are ready, asks the kernel if that is due,
+//! and sleeps. No lock is held over a round. The set's lock is taken for each step, and the kernel
+//! is asked with nothing locked; an array and its events are the call's own ([`Waiter`]).
+//!
+//! A change must keep these rules:
+//! - A call that has taken a doorbell's event looks at the streams, or ends by `answer` or `fails`:
+//!   these ring another sleeper for what is left.
+//! - A sleep is announced (`sleepers`, and the slots of the links) before the last look at the
+//!   streams, and is noted for a thread that never returns from it (`io_wait`).
+//! - Neither source may hide the other. Streams that fill every answer leave room for the kernel's
+//!   events from time to time (`kernel_turn`), and marks in vain do not keep it from being asked.
+//! - What the kernel refuses is refused here: arguments, an array or a mask that is not there.
+//! - Places of the array after the answer are left as they were.
 
-use super::interest_list::EpollState;
+mod waiter;
+
+pub(super) use self::waiter::KEPT;
+
+use self::waiter::{First, Found, Waiter};
 use super::kernel_events::Moment;
-use super::ready_list::Taken;
 use super::set::{self, Set};
-use super::shared;
-use super::wait_state::{On, Stage, WaitState, end_of, failed, is_refused, is_zero};
+use super::wait_state::{Stage, WaitState, end_of, is_refused, is_zero};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys::{self, Ends};
 use sluice_runtime::caller::{self, plausible};
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::seccomp;
-use sluice_sockets::io_wait::{self, Sleepers};
-use sluice_sockets::unread_copy::{self, awaiting};
-use sluice_sockets::verdict::{Error, Pass, Verdict};
-use sluice_sockets::{events, meeting};
-use sluice_stats::Reason;
-
-/// The kernel is asked for its events at least this often, however busy the rings are.
-const KERNEL_NS: u64 = 50_000;
+use sluice_sockets::io_wait::Sleepers;
+use sluice_sockets::meeting;
+use sluice_sockets::verdict::{Pass, Verdict};
 
 const AT_ONCE: timespec = sys::timespec(0);
 
-/// The kernel is also asked once in so many answers that streams fill, so that a program that takes
-/// few events at a time gets to all of them.
-const FULL_ANSWERS: u32 = 4;
-
-/// So many events at the front of the program's array are put back if no event takes their place.
-/// The kernel leaves them alone, and a program that waits for one or two may rely on that.
-pub(super) const KEPT: usize = 2;
 /// The kernel refuses to be asked for more events at once (EP_MAX_EVENTS).
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 
-/// After so many turns without an event the kernel is asked whatever the marks say: a peer that
-/// marks in vain must not hide the kernel's events.
-const IDLE_TURNS: u32 = 16;
-/// The kernel is asked again at most so often, where its answer was full and left places free:
-/// some of its events were told already, or are not the program's.
-const LOOKS: u32 = 8;
+/// In this many rounds without an event the kernel is asked once, whatever the marks say: a peer
+/// that marks in vain must not hide the kernel's events.
+const IDLE_ROUNDS: u32 = 16;
 
 /// `epoll_create*` returned `fd`.
 pub fn created(fd: c_int) {
@@ -73,21 +80,23 @@ pub unsafe fn wait(
     mask: *const sigset_t,
     wait_state: &mut WaitState,
 ) -> Verdict {
-    // SAFETY: the caller's.
-    let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
-        return Verdict::Pass(Pass::NOBODY);
-    };
-    let timeout = timeout.as_ref();
     if wait_state.stage != Stage::Fresh {
         let mut waiter = Waiter::new(set, epfd, events, max, mask);
         waiter.kept = wait_state.kept;
         let slept = waiter.woken(wait_state);
-        return match waiter.told(slept, false) {
+        // The first call has fixed the end. The program's time is not read again: its memory may be
+        // gone by now.
+        let timeout = wait_state.deadline.map(|_| Timeout::Ends);
+        return match waiter.answer_of(slept, false) {
             Some(verdict) => verdict,
-            None => turns(waiter, timeout, wait_state),
+            None => look_and_sleep(waiter, timeout, wait_state),
         };
     }
-    let is_refused = !(1..=EVENTS_MAX).contains(&max) || is_refused(timeout);
+    // SAFETY: the C caller's argument, as this function demands.
+    let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    let is_refused = !(1..=EVENTS_MAX).contains(&max) || is_refused(timeout.as_ref());
     if is_refused || seccomp::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
@@ -103,11 +112,32 @@ pub unsafe fn wait(
             return Verdict::Pass(Pass::NOBODY);
         }
     }
-    turns(
+    look_and_sleep(
         Waiter::new(set, epfd, events, max, mask),
-        timeout,
+        timeout.map(Timeout::of),
         wait_state,
     )
+}
+
+/// The program's time limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Timeout {
+    /// None at all: the call looks and does not sleep.
+    Zero,
+    /// This many ns from the call's first sleep on.
+    Ns(u64),
+    /// It runs by now, to the deadline in the wait state.
+    Ends,
+}
+
+impl Timeout {
+    fn of(time: timespec) -> Self {
+        if is_zero(Some(&time)) {
+            Self::Zero
+        } else {
+            Self::Ns(end_of(&time, 0))
+        }
+    }
 }
 
 const EVENT: usize = size_of::<epoll_event>();
@@ -118,23 +148,18 @@ fn is_null_or_users(at: usize, len: usize) -> bool {
     plausible(at.max(4096), len)
 }
 
-/// How many of `count` events can be written at `at`.
-fn there(at: usize, count: usize) -> usize {
-    if caller::cannot_write(at, count * EVENT) {
-        caller::writable(at, count * EVENT) / EVENT
-    } else {
-        count
-    }
-}
-
-/// Looks and sleeps in turn until there is an answer, or the hook is to sleep.
-fn turns(mut waiter: Waiter, timeout: Option<&timespec>, wait_state: &mut WaitState) -> Verdict {
+/// Makes rounds until there is an answer, or the hook is to sleep.
+fn look_and_sleep(
+    mut waiter: Waiter,
+    timeout: Option<Timeout>,
+    wait_state: &mut WaitState,
+) -> Verdict {
     let set = waiter.set;
     let adopted = set.adopted.load(Ordering::Acquire) != 0;
-    let poll = is_zero(timeout);
+    let poll = timeout == Some(Timeout::Zero);
     let mut deadline = wait_state.deadline;
     let mut awaits_owed = poll;
-    // Turns in which marks came without an event: a peer that marks in vain may not keep us here.
+    // Rounds in which marks came without an event.
     let mut idle = wait_state.idle;
     loop {
         if meeting::is_meeting() {
@@ -142,66 +167,67 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, wait_state: &mut WaitSt
         }
         set.drive();
         // Streams that fill every answer may not keep the kernel's events from being told.
-        let turn = adopted && set.kernel_turn.load(Ordering::Relaxed);
-        let most = if turn {
+        let kernel_turn = adopted && set.kernel_turn.load(Ordering::Relaxed);
+        let most = if kernel_turn {
             waiter.max - waiter.max.div_ceil(2)
         } else {
             waiter.max
         };
-        let ready = match waiter.first(most, !turn) {
+        let ready = match waiter.first(most, !kernel_turn) {
             First::Streams(ready) => ready,
-            First::All(count) => return waiter.over(count),
-            First::Nowhere => return Verdict::Failed(Error::BadAddress),
+            First::Complete(count) => return waiter.answer(count),
+            First::NotWritable => return waiter.fails(libc::EFAULT),
         };
-        if ready != 0 && !turn {
+        if ready != 0 && !kernel_turn {
             let full = ready == waiter.max;
-            let due = waiter.kernel_due() || full && waiter.kernel_waits();
+            let due = waiter.is_kernel_due() || full && waiter.count_full_answer();
             if full || !due {
                 set.kernel_turn.store(due, Ordering::Relaxed);
-                return waiter.over(ready);
+                return waiter.answer(ready);
             }
         }
         idle += 1;
-        let over = idle > IDLE_TURNS && deadline.is_some_and(|end| sys::now_ns() >= end);
-        if turn {
+        let is_late = idle > IDLE_ROUNDS && deadline.is_some_and(|end| sys::now_ns() >= end);
+        if kernel_turn {
             set.kernel_turn.store(false, Ordering::Relaxed);
         }
-        if turn && ready == 0 {
+        if kernel_turn && ready == 0 {
             // An answer of one place: the kernel's, if it has any.
-            let found = waiter.kernel(0, Some(&AT_ONCE), Ends::NEVER);
+            let found = waiter.ask_kernel(0, Some(&AT_ONCE), Ends::NEVER);
             match found {
-                Ok((0, _)) => continue,
-                Ok((count, _)) => return waiter.over(count),
-                Err(e) => return failed(e),
+                Ok(Found { count: 0, .. }) => continue,
+                Ok(found) => return waiter.answer(found.count),
+                Err(e) => return waiter.fails(e),
             }
         }
-        if ready != 0 || poll || over {
-            match waiter.last_look(ready, turn, &mut awaits_owed) {
+        if ready != 0 || poll || is_late {
+            match waiter.last_look(ready, kernel_turn, &mut awaits_owed) {
                 Some(verdict) => return verdict,
                 None => continue,
             }
         }
-        if !idle.is_multiple_of(IDLE_TURNS)
+        if !idle.is_multiple_of(IDLE_ROUNDS)
             && set.adopted.load(Ordering::Acquire) != 0
             && set.spin_until_ready()
         {
             continue;
         }
-        let left = timeout.map(|t| left_of(t, &mut deadline));
+        let left = timeout.map(|timeout| left_of(timeout, &mut deadline));
         (wait_state.deadline, wait_state.idle) = (deadline, idle);
-        let Some(slept) = waiter.sleep(left, idle.is_multiple_of(IDLE_TURNS), wait_state) else {
+        let Some(slept) = waiter.sleep(left, idle.is_multiple_of(IDLE_ROUNDS), wait_state) else {
             return Verdict::Block;
         };
-        if let Some(verdict) = waiter.told(slept, left == Some(0)) {
+        if let Some(verdict) = waiter.answer_of(slept, left == Some(0)) {
             return verdict;
         }
     }
 }
 
-/// How many ns are left of `time`, which begins to run at the first call of this.
-fn left_of(time: &timespec, deadline: &mut Option<u64>) -> u64 {
+/// How many ns are left of the timeout, which begins to run at the first call of this.
+fn left_of(timeout: Timeout, deadline: &mut Option<u64>) -> u64 {
     let now = sys::now_ns();
-    let end = *deadline.get_or_insert_with(|| end_of(time, now));
+    let ns = if let Timeout::Ns(ns) = timeout { ns } else { 0 };
+    let end = *deadline.get_or_insert(now.saturating_add(ns));
     end.saturating_sub(now)
 }
 
@@ -211,15 +237,16 @@ fn left_of(time: &timespec, deadline: &mut Option<u64>) -> u64 {
 /// # Safety
 /// The kernel has filled `got` events of a C caller's.
 #[cold]
-pub unsafe fn looked(set: &'static Set, events: *mut epoll_event, got: c_int) -> Verdict {
-    let mut waiter = Waiter::new(set, set.fd(), events, got.max(0), core::ptr::null());
-    waiter.kept = None;
+pub unsafe fn after_plain_poll(set: &'static Set, events: *mut epoll_event, got: c_int) -> Verdict {
     if got <= 0 {
         // With -1 in errno stands what the kernel said.
         return Verdict::Done(got as isize);
     }
+    let mut waiter = Waiter::of_filled(set, set.fd(), events, got, core::ptr::null());
     let (count, _) = set.translate(waiter.out(), 0, got as usize, Moment::unknown());
-    waiter.over(count)
+    // Of doorbells alone 0 is left, and no stream is looked at: none was in the set when the call
+    // began, so its bytes have come since, and the next call finds them.
+    waiter.answer(count)
 }
 
 /// After a wait that went straight to the kernel returned `got`, and the set is no longer
@@ -229,7 +256,7 @@ pub unsafe fn looked(set: &'static Set, events: *mut epoll_event, got: c_int) ->
 /// # Safety
 /// As [`wait`]; the kernel has filled `got` events.
 #[cold]
-pub unsafe fn returned(
+pub unsafe fn after_plain_wait(
     set: &'static Set,
     epfd: c_int,
     (events, max): (*mut epoll_event, c_int),
@@ -245,464 +272,25 @@ pub unsafe fn returned(
         // SAFETY: the caller's arguments, a time of ours.
         return unsafe { wait(set, epfd, events, max, left, mask, wait_state) };
     }
-    let mut waiter = Waiter::new(set, epfd, events, max, mask);
-    set.awake();
+    set.retract_if_last();
     if got <= 0 {
         // With -1 in errno stands what the kernel said.
         return Verdict::Done(got as isize);
     }
+    let mut waiter = Waiter::of_filled(set, epfd, events, max, mask);
     let (count, _) = set.translate(waiter.out(), 0, got as usize, Moment::unknown());
     if count != 0 {
         let count = waiter.append(count);
-        return waiter.over(count);
+        return waiter.answer(count);
     }
     // Doorbells alone: the wait goes on, this time by `wait`.
     // SAFETY: the caller's arguments, a time of ours.
     unsafe { wait(set, epfd, events, max, left, mask, wait_state) }
 }
 
-enum Slept {
-    /// Events for the program.
-    Events(usize),
-    /// A doorbell: look at the streams.
-    News,
-    /// The time is over, or a slice of it.
-    Nothing,
-}
-
-/// What the first look of a call has put into the array.
-enum First {
-    /// So many streams' events; the kernel's may follow.
-    Streams(usize),
-    /// A complete answer: streams, the kernel's events, and streams that must come after these.
-    All(usize),
-    /// Nothing: a stream is ready, but the array cannot be written. The call fails as the kernel
-    /// would fail it, and the event stays.
-    Nowhere,
-}
-
-/// One call of `epoll_wait`.
-struct Waiter {
-    set: &'static Set,
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: usize,
-    mask: *const sigset_t,
-    /// So many events at the front of the array can be written: as many as streams could fill when
-    /// the call began.
-    sure: usize,
-    /// What the front of the array was before the call, see [`KEPT`].
-    kept: Option<[epoll_event; KEPT]>,
-    /// The kernel's last answer took all the places there were.
-    was_full: bool,
-}
-
-impl Waiter {
-    fn new(
-        set: &'static Set,
-        epfd: c_int,
-        events: *mut epoll_event,
-        max: c_int,
-        mask: *const sigset_t,
-    ) -> Self {
-        let (mut max, mut sure, mut kept) = (max as usize, 0, None);
-        let adopted = set.adopted.load(Ordering::Relaxed) as usize;
-        if adopted != 0 {
-            let filled = adopted.saturating_add(KEPT).min(max);
-            sure = there(events as usize, filled);
-            if (1..filled).contains(&sure) {
-                // The kernel, too, stops at the first event that it cannot write.
-                max = sure;
-            }
-            let to = kept.insert([epoll_event { events: 0, u64: 0 }; KEPT]);
-            // SAFETY: the front of the caller's array, which is there.
-            unsafe { core::ptr::copy_nonoverlapping(events, to.as_mut_ptr(), KEPT.min(sure)) };
-            if sure == 0 {
-                kept = None;
-            }
-        }
-        Self {
-            set,
-            epfd,
-            events,
-            max,
-            mask,
-            sure,
-            kept,
-            was_full: false,
-        }
-    }
-
-    fn out(&mut self) -> &mut [epoll_event] {
-        // SAFETY: the caller's array of `max` events, plain integers.
-        unsafe { core::slice::from_raw_parts_mut(self.events, self.max) }
-    }
-
-    /// How many events streams may write after the first `start`: no more than the array is known
-    /// to hold, and no more than there are streams.
-    fn room(&self, start: usize) -> usize {
-        let adopted = self.set.adopted.load(Ordering::Acquire) as usize;
-        let left = self.max.saturating_sub(start);
-        let most = adopted.saturating_add(KEPT).min(left);
-        if start + most <= self.sure {
-            return most;
-        }
-        there((self.events as usize).wrapping_add(start * EVENT), most)
-    }
-
-    /// The first look of a call: up to `most` streams go into the front of the array. With
-    /// `before_tcp` the kernel's events go before a stream whose writer did something by TCP first.
-    fn first(&mut self, most: usize, before_tcp: bool) -> First {
-        let set = self.set;
-        if set.adopted.load(Ordering::Acquire) == 0 {
-            return First::Streams(0);
-        }
-        let room = self.room(0).min(most);
-        if room == 0 && most != 0 {
-            return if set.would_tell() {
-                First::Nowhere
-            } else {
-                First::Streams(0)
-            };
-        }
-        let out = self.out().get_mut(..room).unwrap_or_default();
-        if !before_tcp {
-            return First::Streams(set.collect_ready(out));
-        }
-        match set.collect_ready_before_tcp(out) {
-            Taken::Events(ready) => First::Streams(ready),
-            Taken::BeforeTcp(ready) => match self.kernel_between(ready) {
-                0 => First::Streams(0),
-                count => First::All(count),
-            },
-        }
-    }
-
-    /// Completes an answer that begins with `ready` streams: the kernel's events, and after these
-    /// the other streams. The program's signal mask is left out: a call that has an answer delivers
-    /// no signal that only the mask lets through.
-    #[cold]
-    fn kernel_between(&mut self, ready: usize) -> usize {
-        let mask = core::mem::replace(&mut self.mask, core::ptr::null());
-        let found = self.all_of_kernel(ready);
-        self.mask = mask;
-        if !self.was_full {
-            self.set.with(EpollState::kernel_has_told);
-        }
-        self.append(found.map_or(ready, |(count, _)| count))
-    }
-
-    /// The answer of a call that does not sleep: `ready` streams, and the kernel's events after
-    /// them. `None`: bytes that a demotion had to send again have arrived meanwhile, so look anew.
-    /// That happens once a call.
-    fn last_look(&mut self, ready: usize, turn: bool, awaits_owed: &mut bool) -> Option<Verdict> {
-        let found = self.all_of_kernel(ready);
-        if matches!(found, Ok((0, _))) && core::mem::take(awaits_owed) && unread_copy::is_any_owed()
-        {
-            let socks = self.set.with(|state| state.readers()).unwrap_or_default();
-            if awaiting::await_first_of(socks.into_iter()) {
-                return None;
-            }
-        }
-        Some(match found {
-            Ok((count, _)) => {
-                let count = if turn { self.append(count) } else { count };
-                self.over(count)
-            }
-            Err(_) if ready != 0 => self.over(ready),
-            Err(e) => failed(e),
-        })
-    }
-
-    /// Streams have filled one more answer. True: it is the kernel's turn, after so many in a row.
-    fn kernel_waits(&self) -> bool {
-        let full = &self.set.full_answers;
-        let filled = full.load(Ordering::Relaxed) + 1;
-        full.store(filled % FULL_ANSWERS, Ordering::Relaxed);
-        filled == FULL_ANSWERS
-    }
-
-    fn kernel_due(&self) -> bool {
-        sys::rough_ns().wrapping_sub(self.set.looked_ns.load(Ordering::Relaxed)) >= KERNEL_NS
-    }
-
-    /// Asks the kernel for events after the first `ready` ones, and translates them. Returns the
-    /// count of all, and the place at which a doorbell stood, if one rang.
-    fn kernel(
-        &mut self,
-        ready: usize,
-        timeout: Option<&timespec>,
-        ends: Ends,
-    ) -> Result<(usize, Option<usize>), sys::Errno> {
-        let room = self.max - ready;
-        // A call that has an answer delivers no signal that only its mask lets through.
-        let mask = if ready == 0 {
-            self.mask
-        } else {
-            core::ptr::null()
-        };
-        let began = Moment::now();
-        // SAFETY: inside the caller's array; the mask is the caller's.
-        let got = unsafe {
-            sys::epoll_wait_unless(
-                ends,
-                self.epfd,
-                self.events.add(ready),
-                room as c_int,
-                timeout,
-                mask,
-            )
-        };
-        self.took(ready, got, began)
-    }
-
-    /// As [`Waiter::kernel`] without a wait. Asks again where the kernel may have more events and
-    /// the translation has left places for them.
-    fn all_of_kernel(&mut self, ready: usize) -> Result<(usize, Option<usize>), sys::Errno> {
-        let mut found = self.kernel(ready, Some(&AT_ONCE), Ends::NEVER)?;
-        for _ in 0..LOOKS {
-            let (count, bell) = found;
-            // A registration that was parked is the program's again after its event, and the kernel
-            // tells of it in the next look.
-            let only_rang = count == ready && bell.is_some();
-            if !(only_rang || self.was_full) || count == self.max {
-                break;
-            }
-            let Ok((more, rang)) = self.kernel(count, Some(&AT_ONCE), Ends::NEVER) else {
-                break;
-            };
-            // The kernel tells of a level-triggered event again at the end of a second look. In
-            // one call a program expects it once, so both become one. Two registrations with the
-            // same data become one, too: the program tells them apart by nothing else.
-            let more = self.fold(count, more);
-            found = (more, bell.or(rang));
-            let is_all = more == count && rang.is_none();
-            if is_all || only_rang && more == ready && !self.was_full {
-                break;
-            }
-        }
-        Ok(found)
-    }
-
-    /// Translates the `got` events that the kernel has put after the first `ready` ones, in a look
-    /// that began at `began`.
-    fn took(
-        &mut self,
-        ready: usize,
-        got: Result<usize, sys::Errno>,
-        began: Moment,
-    ) -> Result<(usize, Option<usize>), sys::Errno> {
-        // A sleep that a signal ended was no look at the kernel's events.
-        let got = match got {
-            Err(libc::EFAULT) if self.was_bell() => return Ok((ready, Some(ready))),
-            got => got?,
-        };
-        if self.set.adopted.load(Ordering::Relaxed) != 0 {
-            self.set.looked_ns.store(sys::rough_ns(), Ordering::Relaxed);
-        }
-        self.was_full = ready + got == self.max;
-        if got == 0 {
-            return Ok((ready, None));
-        }
-        let set = self.set;
-        let found = set.translate(self.out(), ready, ready + got, began);
-        self.leave_rest(found.0);
-        Ok(found)
-    }
-
-    /// The kernel had an event and could not write it into the array. Was it only a doorbell of the
-    /// library's? Then the program has no event, and the call does not fail.
-    fn was_bell(&self) -> bool {
-        if !is_null_or_users(self.events as usize, self.max * EVENT) {
-            // The kernel refuses such an array whatever there is to tell.
-            return false;
-        }
-        self.set.silence();
-        events::kernel_ready(self.epfd, libc::POLLIN) == 0
-    }
-
-    /// Puts back the front of the array after `count` events: the kernel would not have touched it.
-    fn leave_rest(&mut self, count: usize) {
-        if let Some(kept) = self.kept {
-            for (event, old) in self.out().iter_mut().zip(kept).skip(count) {
-                *event = old;
-            }
-        }
-    }
-
-    /// Sleeps in the kernel's set, at most `left` ns. `None`: the hook does, by `wait_state`.
-    fn sleep(
-        &mut self,
-        left: Option<u64>,
-        look: bool,
-        wait_state: &mut WaitState,
-    ) -> Option<Result<Slept, sys::Errno>> {
-        let set = self.set;
-        // A handler that jumped out of an earlier sleep left its announcement: it is taken back
-        // first.
-        io_wait::left_sleeps(wait_state.frame());
-        let mut left = left;
-        let mut sliced = false;
-        if sluice_rendezvous::needs_hooks() {
-            // A meeting ends in time even if nothing else happens.
-            if let Some(meeting) = sluice_rendezvous::time_left() {
-                let meeting = meeting.max(1_000_000);
-                sliced = left.is_none_or(|l| meeting < l);
-                left = Some(left.map_or(meeting, |l| l.min(meeting)));
-            }
-        }
-        if set.looked_ns.load(Ordering::Relaxed) == 0 && set.adopted.load(Ordering::Relaxed) != 0 {
-            // A sleep in the kernel's set begins with a look at it.
-            set.looked_ns.store(sys::rough_ns(), Ordering::Relaxed);
-        }
-        set.sleepers.fetch_add(1, Ordering::SeqCst);
-        let marked = set.announce_and_look();
-        if marked && !look {
-            set.leave();
-            return Some(Ok(Slept::News));
-        }
-        if marked {
-            left = Some(0);
-            sliced = true;
-        }
-        if shared::is_marked(set.number) && set.adopted.load(Ordering::SeqCst) != 0 {
-            // A relative came to use the set while this thread was on its way.
-            set.leave();
-            set.back_to_tcp(Reason::Shared);
-            return Some(Ok(Slept::News));
-        }
-        if left != Some(0) && io_wait::falls_asleep_in(wait_state.frame(), set) {
-            wait_state.on = On::Set {
-                fd: self.epfd,
-                events: self.events,
-                max: self.max as c_int,
-            };
-            wait_state.kept = self.kept;
-            wait_state.stage = Stage::Kernel;
-            wait_state.sliced = sliced;
-            wait_state.began = Moment::now();
-            (wait_state.left, wait_state.mask) = (left, self.mask);
-            return None;
-        }
-        let timeout = left.map(sys::timespec);
-        let got = self.kernel(0, timeout.as_ref(), wait_state.ran.any());
-        set.leave();
-        Some(self.slept(got, sliced))
-    }
-
-    /// The hook has slept: takes the kernel's answer from `wait_state`.
-    fn woken(&mut self, wait_state: &mut WaitState) -> Result<Slept, sys::Errno> {
-        io_wait::wakes_up(wait_state.frame());
-        wait_state.stage = Stage::Fresh;
-        let got = self.took(0, wait_state.answer, wait_state.began);
-        self.slept(got, wait_state.sliced)
-    }
-
-    /// What the kernel gave at the end of a sleep.
-    fn slept(
-        &mut self,
-        got: Result<(usize, Option<usize>), sys::Errno>,
-        sliced: bool,
-    ) -> Result<Slept, sys::Errno> {
-        let (count, bell) = got?;
-        if bell.is_some() {
-            // One thread is woken for all that sleep on links to other hosts, and the program may
-            // not wait again soon.
-            self.set.drive();
-        }
-        if count != 0 {
-            // Streams that became ready too go into the same answer where there is room. The kernel
-            // tells of sockets in the order in which they became ready, and programs with clients
-            // that do not wait for each other (Redis' tests) see that one command came before
-            // another: the stream that rang, which is the first, goes where its bell stands.
-            let all = self.append(count);
-            if let Some(at) = bell
-                && all != count
-                && let Some(told) = self.out().get_mut(at..=count)
-            {
-                told.rotate_right(1);
-            }
-            return Ok(Slept::Events(all));
-        }
-        Ok(if bell.is_some() || sliced {
-            Slept::News
-        } else {
-            Slept::Nothing
-        })
-    }
-
-    /// The answer that a sleep has brought, if any. `last`: no time is left for another sleep.
-    fn told(&mut self, slept: Result<Slept, sys::Errno>, last: bool) -> Option<Verdict> {
-        match slept {
-            Ok(Slept::Events(count)) => Some(self.over(count)),
-            Ok(Slept::Nothing) if last => Some(self.over(0)),
-            Ok(Slept::News | Slept::Nothing) => None,
-            Err(e) => {
-                // As in the kernel, news that came with the signal are told instead of it. The
-                // kernel's events go with them: a program that was stopped for long must not be
-                // told of streams alone.
-                let ready = match self.first(self.max, true) {
-                    First::Streams(0) => {
-                        self.set.pass_on();
-                        return Some(failed(e));
-                    }
-                    First::Streams(ready) => {
-                        self.all_of_kernel(ready).map_or(ready, |(all, _)| all)
-                    }
-                    First::All(count) => count,
-                    First::Nowhere => return Some(Verdict::Failed(Error::BadAddress)),
-                };
-                Some(self.over(ready))
-            }
-        }
-    }
-
-    /// Adds ready streams after `count` kernel events.
-    fn append(&mut self, count: usize) -> usize {
-        let set = self.set;
-        if count == self.max || set.adopted.load(Ordering::Relaxed) == 0 {
-            return count;
-        }
-        let end = count + self.room(count);
-        let back = self.out().get_mut(count..end).unwrap_or_default();
-        let more = set.collect_ready(back);
-        self.fold(count, count + more)
-    }
-
-    /// Merges `start..end` of the array into the first `start` events where the data is the same.
-    /// Returns the count of all.
-    fn fold(&mut self, start: usize, end: usize) -> usize {
-        let (front, back) = self.out().split_at_mut(start);
-        let mut kept = 0;
-        for i in 0..end - start {
-            let Some(event) = back.get(i).copied() else {
-                break;
-            };
-            match front.iter_mut().find(|e| { e.u64 } == { event.u64 }) {
-                Some(same) => same.events |= event.events,
-                None => {
-                    if let Some(to) = back.get_mut(kept) {
-                        *to = event;
-                    }
-                    kept += 1;
-                }
-            }
-        }
-        self.leave_rest(start + kept);
-        start + kept
-    }
-
-    /// Ends the call with `count` events. Other threads that wait on this set are woken for what is
-    /// left.
-    fn over(&self, count: usize) -> Verdict {
-        self.set.pass_on();
-        Verdict::Done(count as isize)
-    }
-}
-
 impl Set {
     /// A sleeper was counted out: the last one takes the announcement back.
-    fn awake(&self) {
+    fn retract_if_last(&self) {
         let wanted =
             || self.sleepers.load(Ordering::SeqCst) != 0 || self.nested.load(Ordering::Relaxed);
         if wanted() {
@@ -723,7 +311,7 @@ impl Sleepers for Set {
     /// One sleeper less; retracts the announcement, unless others still sleep.
     fn leave(&self) {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.awake();
+        self.retract_if_last();
     }
 
     /// Wakes another thread that waits on this set if there is more to tell.
@@ -738,3 +326,6 @@ impl Sleepers for Set {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -300,7 +300,7 @@ impl Set {
     /// and the set is this process's own.
     ///
     /// Another thread may end that while the wait is in the kernel. So the caller asks again after
-    /// the wait, and hands the answer to [`super::epoll::returned`] if it is no longer so.
+    /// the wait, and hands the answer to [`super::epoll::after_plain_wait`] if it is no longer so.
     /// - *No doorbell is shown to the program.* `special` is set before a doorbell enters the
     ///   kernel's set. A thread that takes its event out, under the kernel's lock of the set, sees
     ///   `special`.

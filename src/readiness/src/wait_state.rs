@@ -82,7 +82,7 @@ pub struct WaitState {
     pub(super) answer: Result<usize, sys::Errno>,
     /// When the call ends at the latest; 0: it must not wait.
     pub(super) deadline: Option<u64>,
-    /// Turns without an event.
+    /// Rounds without an event.
     pub(super) idle: u32,
     /// The sleep was cut short since a meeting needs this thread.
     pub(super) sliced: bool,

@@ -1,7 +1,9 @@
 //! The life of a descriptor, from socket() to the last close().
 
 use crate::demote::{self, Which};
-use crate::linger::{self, end_before_record, goes_on, linger, part, reset_if_unread, withdraw};
+use crate::linger::{
+    self, end_before_record, is_unfinished, linger, part, reset_if_unread, withdraw,
+};
 use crate::resend::{self, Resent};
 use crate::socket::watcher::{self, Watcher};
 use crate::socket::{self, Known, Socket, State, half, role};
@@ -395,11 +397,11 @@ fn drop_entry(sock: &'static Socket, fd: c_int, open: bool) {
         sock.fd.store(-1, Ordering::Relaxed);
     }
     if sock.is_accelerated() && open {
-        let far = part(sock, Reason::Close);
-        if goes_on(sock) && linger(sock, fd) {
+        let record_may_come = part(sock, Reason::Close);
+        if is_unfinished(sock) && linger(sock, fd) {
             return;
         }
-        if far {
+        if record_may_come {
             end_before_record(sock, fd);
         }
     } else if sock.is_accelerated() {

@@ -232,7 +232,7 @@ pub struct IoWait {
     /// The events of that poll.
     pub events: i16,
     /// The sleep stands for one inside a call of the kernel, and is counted as such on its half.
-    pub announced: bool,
+    pub counts_as_call: bool,
     /// When the sleep ends at the latest; 0: never.
     pub until: u64,
     /// Less than the socket's SO_RCVLOWAT ends the sleep, so the kernel's is 1 meanwhile.
@@ -244,7 +244,7 @@ pub struct IoWait {
     /// The writing half waits.
     pub writer: bool,
     /// The peer's cursor when the wait began.
-    pub seen: u64,
+    pub seen_head: u64,
     /// A `recv` has advertised its buffer; the ADVERT ends with the call.
     pub lent: bool,
     /// A `recv` of zero bytes: the kernel waits once, and does not look again.
@@ -275,13 +275,13 @@ impl IoWait {
             word: core::ptr::null(),
             fd: -1,
             events: 0,
-            announced: false,
+            counts_as_call: false,
             until: 0,
             low: false,
             known: None,
             abandoned: None,
             writer: false,
-            seen: 0,
+            seen_head: 0,
             lent: false,
             empty: false,
             mask: None,

@@ -11,6 +11,8 @@
     reason = "the program's part of a test"
 )]
 
+mod waits;
+
 use crate::demote::{self, Which};
 use crate::io_wait::IoWait;
 use crate::socket::{self, Socket, State, role};
@@ -66,7 +68,7 @@ struct Pair {
     hosts: Option<([Host; 2], MutexGuard<'static, ()>)>,
 }
 
-/// What a call comes to, sleeps and the kernel's part included, as in the edge that serves hooks.
+/// What a call comes to, sleeps and the kernel's part included, as at the boundary of the hooks.
 fn serve(
     mut engine: impl FnMut(&mut IoWait) -> Verdict,
     real: impl FnOnce() -> isize,

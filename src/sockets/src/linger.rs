@@ -1,9 +1,39 @@
 //! Closing a socket, or the end of the process: what is still to be re-sent, and by which thread.
+//!
+//! | function | called | what stays afterwards |
+//! |---|---|---|
+//! | [`part`] | at the last close, and for each socket at exit | a re-send, if TCP had no room |
+//! | [`linger`] | at the last close, if that left something | the socket, on an own descriptor |
+//! | [`part_waiting`] | at exit, the same | nothing: it waits |
+//! | [`end_before_record`] | before the kernel's close, if a record may come | the FIN, sent |
+//! | [`leave_to_peer`] | at a disconnect, a close with unread input | its bytes, in the ring |
+//! | [`close_when_drained`] | by the control thread, and before a sandbox | nothing, once drained |
+//! | [`leave_and_free`] | when no descriptor is left | nothing |
+//! | [`disown`] | in a child, for what its parent lingers on | nothing here |
+//! | [`abandon_inherited`] | in a child, for its parent's stream | nothing here |
+//!
+//! `demote::abandon` is not of this file: it ends a stream between hosts as it is, bytes and all.
+//! `resend::abandon_rest` ends a re-send: TCP lacks the rest, of which a reader on this host has a
+//! copy.
+//!
+//! These functions are called with no lock held, and may wait: [`part_waiting`] for ever,
+//! [`linger`] as long as SO_LINGER says, and longer only where no other thread could send the rest.
+//! Locks are taken for a step at a time, rx before tx. The program has no descriptor of the socket
+//! any more, but other threads may still be in a call on it, and the control thread looks at it
+//! until `fds` is 0 and the structure is free.
+//!
+//! A change must keep these rules:
+//! - With unread input, or with SO_LINGER of 0 s, the kernel resets the connection, as on TCP.
+//! - The FIN follows the last byte: a re-send ends before TCP's writing half.
+//! - Only the last holder ([`Socket::is_shared`]) ends or resets the connection, or waits as
+//!   SO_LINGER says: for relatives it goes on.
+//! - What lingers has `lingers` set, and its number in `fd`, under both locks: a thread that ends
+//!   the re-send then sees it, or has ended it before.
 
 use crate::demote::{self, Which};
 use crate::finish::{self, Patience};
 use crate::socket::{self, Event, SETS, Socket, State};
-use crate::{direct, jobs, leave, report, resend, tcp, unread_copy, why};
+use crate::{direct, jobs, leave, report, resend, unread_copy, why};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -23,24 +53,23 @@ pub fn reset_if_unread(sock: &'static Socket, fd: c_int) {
 /// written goes to TCP; with unread input the connection will be reset, as on TCP. Returns whether
 /// the peer's library, on another host, may still write a record to TCP.
 pub fn part(sock: &'static Socket, reason: Reason) -> bool {
-    if sock.is_inherited() {
-        // The parent's stream: a child's close does not concern it.
-        abandon_inherited(sock);
+    if leaves_inherited(sock) {
         return false;
     }
-    let far = sock.carrier().ends_by_record;
-    let (mut on_link, mut unread) = (false, false);
+    let ends_by_record = sock.carrier().ends_by_record;
+    let (mut is_switched, mut unread) = (false, false);
     if let Ok(_section) = sock.rx.lock.enter()
         && let Some(d) = sock.rx.dir()
     {
         let tail = d.tx.tail.read();
-        on_link = d.tx_wishes.switched.load(Ordering::Acquire) == 1;
-        unread = on_link
+        // As in `recv`, any other number than 0 is a switch.
+        is_switched = d.tx_wishes.switched.load(Ordering::Acquire) != 0;
+        unread = is_switched
             && !d.rx.head.read().flagged
             && tail.offset != sock.rx.at.load(Ordering::Relaxed);
     }
     let alone = !sock.is_shared();
-    if alone && far {
+    if alone && ends_by_record {
         let fd = sock.fd.load(Ordering::Relaxed);
         if unread || sock.staged.linger(fd) == Some(0) {
             crate::carrier::deliver(sock);
@@ -59,15 +88,32 @@ pub fn part(sock: &'static Socket, reason: Reason) -> bool {
     demote::demote(sock, Which::Both, reason);
     if alone {
         finish::make_room(sock);
-    } else if sock.carrier().ends_by_record {
+    } else if ends_by_record {
         // Only this process can bring the stream to TCP for its relatives.
         finish::blocking(sock, Reason::Fork);
     }
-    far && on_link
+    ends_by_record && is_switched
+}
+
+/// The parent's stream: a child's close does not concern it. False: the stream is this process's
+/// own, or another thread has brought it to TCP by now.
+fn leaves_inherited(sock: &'static Socket) -> bool {
+    if !sock.is_inherited() {
+        return false;
+    }
+    // Another thread of the child may be using the stream. A handler in the middle of this thread's
+    // own use goes on without the lock.
+    let sections = [&sock.rx, &sock.tx].map(|half| half.lock.enter());
+    let still = sock.is_inherited();
+    if still {
+        abandon_inherited(sock);
+    }
+    drop(sections);
+    still
 }
 
 /// Returns whether a socket that the program has closed is still needed here.
-pub(super) fn goes_on(sock: &Socket) -> bool {
+pub(super) fn is_unfinished(sock: &Socket) -> bool {
     sock.tx.state() == State::Resending || crate::carrier::awaits_record(sock)
 }
 
@@ -94,20 +140,13 @@ pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
             return false;
         }
     }
-    let own = (control_thread::is_running() && (alone || seconds.is_none()))
-        // With relatives that hold the file, its registrations in epoll sets stay.
-        .then(|| !alone || withdraw(sock, fd))
-        .filter(|&gone| gone)
-        .and_then(|_| {
-            let _low = own_fds::Low::begin();
-            own_fds::copy(fd)
-        });
-    let Some(own) = own else {
-        if alone && seconds.is_none() && !sock.carrier().ends_by_record {
-            // No descriptor to linger by: as at the end of a process, the reader has a copy of what
-            // TCP lacks, and reads it before the FIN.
+    let Some(own) = own_descriptor(sock, fd) else {
+        if alone && !sock.carrier().ends_by_record {
+            // As at the end of a process, the reader has a copy of what TCP lacks, and reads it
+            // before the FIN.
             resend::abandon_rest(sock);
         } else {
+            // Longer than SO_LINGER says: nobody else could send the rest.
             finish::parting(sock, Patience::Endless);
         }
         return false;
@@ -120,7 +159,7 @@ pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
     // A thread that ends the re-send later sees `lingers`, or has ended it by now.
     let rx = sock.rx.lock.enter();
     if let Ok(_tx) = sock.tx.lock.enter()
-        && goes_on(sock)
+        && is_unfinished(sock)
     {
         sock.fd.store(own.raw(), Ordering::Relaxed);
         sock.lingers.store(true, Ordering::Release);
@@ -136,11 +175,27 @@ pub(super) fn linger(sock: &'static Socket, fd: c_int) -> bool {
     }
     drop(rx);
     if later {
+        // The socket has it from here on, and closes it.
         let _ = own.release();
     } else {
+        // The number is no longer entered as the library's, and `own` closes it.
         own_fds::forget(own.raw());
     }
     later
+}
+
+/// A descriptor to linger by. `None`: there is no control thread or no number for it, or a
+/// registration of the socket would outlive the program's descriptor.
+fn own_descriptor(sock: &'static Socket, fd: c_int) -> Option<sys::Fd> {
+    if !control_thread::is_running() {
+        return None;
+    }
+    // With relatives that hold the file, its registrations in epoll sets stay.
+    if !sock.is_shared() && !withdraw(sock, fd) {
+        return None;
+    }
+    let _low = own_fds::Low::begin();
+    own_fds::copy(fd)
 }
 
 /// How long a closed connection that has re-sent everything waits for the peer's record: as long as
@@ -161,7 +216,7 @@ fn end_sending(sock: &'static Socket) {
 /// unless the connection is to be reset or the other end is in this process.
 pub fn part_waiting(sock: &'static Socket) {
     let fd = sock.fd.load(Ordering::Relaxed);
-    if !goes_on(sock) {
+    if !is_unfinished(sock) {
         return;
     }
     let resets = sock.staged.linger(fd) == Some(0);
@@ -180,8 +235,9 @@ pub fn part_waiting(sock: &'static Socket) {
 /// into a reset.
 pub fn end_before_record(sock: &'static Socket, fd: c_int) {
     let resets = sock.staged.linger(fd) == Some(0);
-    let alone = !sock.is_shared() && sock.tx.in_kernel() == 0;
-    if !resets && alone && !tcp::has_bytes(fd) {
+    let is_last = !sock.is_shared() && sock.tx.in_kernel() == 0;
+    // A record that has come by now is taken out.
+    if !resets && is_last && !crate::carrier::has_input(sock, fd) {
         let _ = sys::shutdown(fd, libc::SHUT_WR);
     }
 }
@@ -223,6 +279,10 @@ pub fn close_when_drained(sock: &'static Socket, late: bool) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
+    if !sock.is_shared() && sock.staged.linger(fd).is_some_and(|seconds| seconds > 0) {
+        // Relatives had the socket at the program's close, and are gone: this close may not wait.
+        sock.staged.set_linger(fd, None);
+    }
     // The report at the end of the process waits for this, and finds the socket while it is
     // unreported.
     crate::report::finished(sock);
@@ -280,8 +340,9 @@ fn drop_unread(sock: &Socket) {
     };
     let at = sock.rx.at.load(Ordering::Relaxed);
     let (tail, head) = (dir.tx.tail.read(), dir.rx.head.read());
-    let possible = tail.offset > at && tail.offset - at <= ring.len();
-    if possible && !tail.flagged && dir.rx.head.consume(head.round, at, tail.offset).is_ok() {
+    // The peer's word may say anything.
+    let fits_ring = tail.offset > at && tail.offset - at <= ring.len();
+    if fits_ring && !tail.flagged && dir.rx.head.consume(head.round, at, tail.offset).is_ok() {
         sock.rx.at.store(tail.offset, Ordering::Relaxed);
     }
 }

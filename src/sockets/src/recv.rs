@@ -6,7 +6,7 @@
 //!
 //! | state | the next byte is |
 //! |---|---|
-//! | `Plain` | on TCP, or in the unread copy after TCP has ended (`Read::off_link`) |
+//! | `Plain` | on TCP, or in the unread copy after TCP has ended (`Read::take_plain`) |
 //! | `Proved` | on TCP, until the writer switches |
 //! | `Draining` | on TCP up to the writer's switch, then on the link |
 //! | `Link` | in the ring, or in the writer's buffer (`direct`) |
@@ -18,11 +18,15 @@
 //! waits or returns. After a wait the state may be another, and the socket may be closed
 //! ([`IoWait::is_lost`]), so every turn of the loop begins with the lock and that question.
 //!
+//! `lock.enter()` fails in a signal handler that interrupted the lock's holder, which is its own
+//! thread, and nowhere else. The handler's call then ends with EAGAIN, or with what it has got.
+//! [`Pass::NOBODY`] passes a call that moves no byte of the stream: no socket hears of its outcome.
+//!
 //! A change must keep these rules:
 //! - A kernel call is counted first (`enter_kernel`), then the state is read: a switch changes
 //!   the state, then reads the count. Otherwise a thread sleeps in the kernel and misses the link.
 //! - Bytes copied from the ring are the program's only after `consume` has moved the head. If the
-//!   stream was sealed meanwhile, they come again by TCP, and the call forgets them.
+//!   head was seized meanwhile, they come again by TCP, and the call forgets them.
 //! - An end or an error found after the call has got bytes is left to the next call. Taking it from
 //!   the kernel would lose it.
 //! - Each byte of TCP is added to the half's count, since the switch and the re-send go by offsets.
@@ -38,7 +42,6 @@ use crate::tcp::{self, AtHand, at_hand};
 use crate::unread_copy::{self, Step, awaiting};
 use crate::verdict::{Error, Pass, READ, Verdict};
 use crate::{after_tcp, carrier, demote, direct, give_up, options, trigger, wait};
-use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::lock::Section;
@@ -110,7 +113,12 @@ fn enter_kernel(sock: &'static Socket, flags: c_int) -> Option<Pass> {
 /// Like [`enter_kernel`], for a call that may have waited and has moved nothing: the kernel does
 /// not know which handlers have run since the call began. `None`: look again, also if the socket
 /// was closed.
-fn go_on(sock: &'static Socket, fd: c_int, flags: c_int, io_wait: &mut IoWait) -> Option<Verdict> {
+fn hand_to_kernel(
+    sock: &'static Socket,
+    fd: c_int,
+    flags: c_int,
+    io_wait: &mut IoWait,
+) -> Option<Verdict> {
     // Before counting, too: the structure may belong to another connection, where no call of ours
     // may be counted.
     if io_wait.is_lost() {
@@ -122,7 +130,7 @@ fn go_on(sock: &'static Socket, fd: c_int, flags: c_int, io_wait: &mut IoWait) -
         return None;
     }
     let would_wait = || sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) == Ok(0);
-    if ends(sock, io_wait).have_run() && sock.may_wait(fd, flags) && would_wait() {
+    if ending_handlers(sock, io_wait).have_run() && sock.may_wait(fd, flags) && would_wait() {
         sock.rx.call_ends(0);
         return Some(Verdict::Failed(Error::Interrupted));
     }
@@ -130,7 +138,7 @@ fn go_on(sock: &'static Socket, fd: c_int, flags: c_int, io_wait: &mut IoWait) -
 }
 
 #[cold]
-unsafe fn out_of_band(sock: &'static Socket) -> Verdict {
+fn out_of_band(sock: &'static Socket) -> Verdict {
     if sock.carrier().ends_by_record {
         // The kernel keeps the urgent byte apart; the bytes before it may still be on the link.
         carrier::hears(sock);
@@ -151,8 +159,7 @@ unsafe fn recv_stream(
     io_wait: &mut IoWait,
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
-        // SAFETY: `sock` is tracked, and the function touches no memory of the caller.
-        return unsafe { out_of_band(sock) };
+        return out_of_band(sock);
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Verdict::Pass(Pass::NOBODY);
@@ -170,8 +177,7 @@ unsafe fn recv_stream(
     };
     cursor.limit(total);
     if total == 0 {
-        // SAFETY: the function touches no memory of the caller.
-        return unsafe { recv_nothing(sock, fd, flags, io_wait) };
+        return recv_nothing(sock, fd, flags, io_wait);
     }
     let flags = flags & !READ;
     let peek = flags & libc::MSG_PEEK != 0;
@@ -187,7 +193,7 @@ unsafe fn recv_stream(
     }
     let mut read = Read {
         sock,
-        given: fd,
+        caller_fd: fd,
         fd,
         flags,
         peek,
@@ -195,8 +201,7 @@ unsafe fn recv_stream(
         want,
         cursor: &mut cursor,
         done,
-        // If TCP was over before the last look, nothing more comes.
-        over: peek && io_wait.done != 0 && matches!(at_hand(fd), AtHand::Over),
+        tcp_had_ended: peek && io_wait.done != 0 && matches!(at_hand(fd), AtHand::End),
         has_waited: false,
         busy_until: None,
     };
@@ -219,8 +224,9 @@ unsafe fn recv_stream(
 /// A receive in progress. Its steps return the call's answer, or `None` to look again.
 struct Read<'a> {
     sock: &'static Socket,
-    /// The caller's number, and one that refers to the socket now.
-    given: c_int,
+    /// The number that the program gave. It may be closed by now, or another file's.
+    caller_fd: c_int,
+    /// A number of this process that refers to the socket.
     fd: c_int,
     flags: c_int,
     peek: bool,
@@ -229,8 +235,8 @@ struct Read<'a> {
     want: usize,
     cursor: &'a mut Cursor,
     done: usize,
-    /// A peek only: TCP had ended before the last look.
-    over: bool,
+    /// A peek only: TCP had ended before the last look, so nothing more comes.
+    tcp_had_ended: bool,
     /// The call has waited once for bytes that another host owes.
     has_waited: bool,
     /// Until when the call waits for another thread to count its bytes, once it has begun to.
@@ -255,9 +261,9 @@ impl Read<'_> {
                 drop(section);
                 // After a full portion, or the last bytes of TCP before the link, more may be
                 // ready, and TCP would return all of it in one call.
-                let is_over =
+                let is_enough =
                     self.done == self.total || self.done >= self.want && on_link && n != PUBLISH;
-                is_over.then(|| self.finish())
+                is_enough.then(|| self.finish())
             }
             Look::Again => None,
             Look::Leaves(reason) => {
@@ -278,11 +284,13 @@ impl Read<'_> {
                 Some(self.finish())
             }
             Look::Owed => {
-                drop(section);
                 if core::mem::replace(&mut self.has_waited, true) {
+                    drop(section);
                     return Some(self.finish());
                 }
+                // Under the lock: a later demotion, or another connection, notes a debt of its own.
                 sock.rx.owed.store(0, Ordering::Relaxed);
+                drop(section);
                 carrier::await_return(sock, sys::now_ns() + unread_copy::owed_ns());
                 None
             }
@@ -295,7 +303,7 @@ impl Read<'_> {
             Look::Kernel => {
                 io_wait.note(sock);
                 drop(section);
-                self.off_link(io_wait)
+                self.take_plain(io_wait)
             }
             Look::Empty => self.waits(section, need, io_wait),
         }
@@ -313,12 +321,13 @@ impl Read<'_> {
         let Self { sock, fd, .. } = *self;
         let nonblocking = !self.may_wait();
         let current = sock.rx.state();
-        if n >= self.want || nonblocking || self.over || current == State::Returning {
+        if n >= self.want || nonblocking || self.tcp_had_ended || current == State::Returning {
             return Some(Verdict::Done(fault::peeked(n) as isize));
         }
         io_wait.note(sock);
-        if current != State::Link {
-            // No wait covers both TCP and the link after it, so the stream goes back to TCP.
+        if current != State::Link || tcp::has_bytes(fd) {
+            // No wait covers both TCP and the link, so the stream goes back to TCP. On the link the
+            // bytes of TCP are another process's or a demotion's, and they would end every sleep.
             demote::settle_rx(sock, Reason::PeekWaits);
             return None;
         }
@@ -333,7 +342,7 @@ impl Read<'_> {
             io_wait,
         ) {
             Waited::News => {
-                self.over = matches!(at_hand(fd), AtHand::Over);
+                self.tcp_had_ended = matches!(at_hand(fd), AtHand::End);
                 None
             }
             Waited::Parked => Some(Verdict::Block),
@@ -358,6 +367,7 @@ impl Read<'_> {
         if !self.may_wait() {
             drop(section);
             if self.done == 0 && sock.rx.owed.load(Ordering::Relaxed) == unread_copy::SOME {
+                // It stores 0 before it waits, so only another demotion brings the call here again.
                 awaiting::await_owed(sock);
                 return None;
             }
@@ -389,43 +399,47 @@ impl Read<'_> {
 
     /// The half is Plain: takes the rest from TCP, then from the copy of a demoted stream.
     #[inline(never)]
-    fn off_link(&mut self, io_wait: &mut IoWait) -> Option<Verdict> {
+    fn take_plain(&mut self, io_wait: &mut IoWait) -> Option<Verdict> {
         let Self { sock, fd, .. } = *self;
         if sock.rx.owed.load(Ordering::Relaxed) != 0
             && awaiting::await_owed_for(sock, self.total - self.done) == Waited::Interrupted
             && self.may_wait()
-            && ends(sock, io_wait).have_run()
+            && ending_handlers(sock, io_wait).have_run()
         {
             return Some(self.partly(Error::Interrupted));
         }
         let kept = sock.unread_copy.are_kept();
-        if kept && let ControlFlow::Break(answer) = self.take_copy(io_wait) {
-            return answer;
+        if kept {
+            match self.take_copy(io_wait) {
+                FromCopy::Tcp => {}
+                FromCopy::Again => return None,
+                FromCopy::Answer(verdict) => return Some(verdict),
+            }
         }
-        let is_given = fd == self.given;
-        if self.peek && !is_given {
+        let is_callers = fd == self.caller_fd;
+        if self.peek && !is_callers {
             return Some(Verdict::Failed(Error::Kernel(libc::EBADF)));
         }
         // In the kernel the call would stop at the end of TCP and miss the copy after it.
         let meets_end = || self.flags & libc::MSG_WAITALL != 0 || unread_copy::follows(sock, fd);
         // The kernel's recv takes a part, then sleeps until SO_RCVLOWAT more bytes come
         // (`tcp_data_ready`): for ever, if this call had already waited for all of them.
-        let is_low = || self.may_wait() && sock.rcvlowat.load(Ordering::Relaxed) > 1;
-        let by_hand = !self.peek && (!is_given || kept && meets_end() || is_low());
+        let has_low_mark = || self.may_wait() && sock.rcvlowat.load(Ordering::Relaxed) > 1;
+        let by_hand = !self.peek && (!is_callers || kept && meets_end() || has_low_mark());
         if self.done == 0 && !by_hand {
-            return go_on(sock, fd, self.flags, io_wait);
+            return hand_to_kernel(sock, fd, self.flags, io_wait);
         }
         self.take_tcp(io_wait)
     }
 
-    /// Takes from the copy what TCP will not bring. `Continue`: TCP has the next byte.
-    fn take_copy(&mut self, io_wait: &mut IoWait) -> ControlFlow<Option<Verdict>> {
+    /// Takes from the copy what TCP will not bring.
+    fn take_copy(&mut self, io_wait: &mut IoWait) -> FromCopy {
         let Self { sock, fd, .. } = *self;
         let Ok(section) = sock.rx.lock.enter() else {
-            return ControlFlow::Break(Some(self.partly(Error::WouldBlock)));
+            return FromCopy::Answer(self.partly(Error::WouldBlock));
         };
-        let goes_on = sock.rx.state() == State::Plain && !io_wait.is_lost();
-        let step = if goes_on && sock.unread_copy.are_kept() {
+        let is_plain = sock.rx.state() == State::Plain && !io_wait.is_lost();
+        let step = if is_plain && sock.unread_copy.are_kept() {
             let left = self.total - self.done;
             // SAFETY: `recv`'s caller guarantees the buffers; the rx lock is held.
             unsafe { unread_copy::step(sock, fd, self.cursor, left, self.flags) }
@@ -434,16 +448,15 @@ impl Read<'_> {
         };
         drop(section);
         let answer = match step {
-            Step::Kernel => return ControlFlow::Continue(()),
+            Step::Kernel => return FromCopy::Tcp,
             Step::Busy => {
                 let now = sys::now_ns();
                 if now >= *self.busy_until.get_or_insert(now + unread_copy::owed_ns()) {
-                    // A thread that jumped out of its call stays counted for ever. Skip the copy:
-                    // missing bytes are better than repeated ones.
-                    return ControlFlow::Continue(());
+                    Some(self.gives_copy_up(io_wait))
+                } else {
+                    sys::sched_yield();
+                    None
                 }
-                sys::sched_yield();
-                None
             }
             Step::Moved(n) if self.peek => Some(Verdict::Done(n as isize)),
             Step::Moved(n) => {
@@ -451,11 +464,26 @@ impl Read<'_> {
                 (self.done >= self.want).then(|| self.finish())
             }
             Step::Lost => Some(self.partly(Error::Reset)),
-            Step::Late if self.done != 0 && self.done >= self.want => Some(self.finish()),
-            Step::Late if !self.may_wait() => Some(self.partly(Error::WouldBlock)),
-            Step::Late => self.waits_for_tcp(io_wait),
+            Step::NotYet if self.done != 0 && self.done >= self.want => Some(self.finish()),
+            Step::NotYet if !self.may_wait() => Some(self.partly(Error::WouldBlock)),
+            Step::NotYet => self.waits_for_tcp(io_wait),
         };
-        ControlFlow::Break(answer)
+        answer.map_or(FromCopy::Again, FromCopy::Answer)
+    }
+
+    /// Another thread stays counted in the kernel, most likely since it jumped out of its call, and
+    /// may have read any of the owed bytes. The copy is dropped, since missing bytes are better
+    /// than repeated ones, and the call fails, since their place is not the stream's end.
+    #[cold]
+    fn gives_copy_up(&self, io_wait: &IoWait) -> Verdict {
+        if self.done == 0
+            && let Ok(_section) = self.sock.rx.lock.enter()
+            && self.sock.rx.state() == State::Plain
+            && !io_wait.is_lost()
+        {
+            unread_copy::renounce(self.sock);
+        }
+        self.partly(Error::Reset)
     }
 
     /// Reads TCP in the library: the call already has a part, or the copy follows TCP.
@@ -465,29 +493,29 @@ impl Read<'_> {
             return Some(self.partly(Error::WouldBlock));
         };
         let rest = if sock.rx.state() != State::Plain || io_wait.is_lost() {
-            // The state has changed: look again.
-            Rest::Moved(0)
+            Rest::Again
         } else {
             // SAFETY: `recv`'s caller guarantees the buffers; `section` holds the lock.
             unsafe { rest_from_kernel(sock, fd, self.cursor, self.flags) }
         };
         drop(section);
-        let is_given = fd == self.given;
+        let is_callers = fd == self.caller_fd;
         match rest {
+            Rest::Again => None,
             Rest::Moved(n) => {
                 self.done += n;
                 (self.done == self.total).then(|| self.finish())
             }
-            Rest::Over if self.done != 0 => Some(self.finish()),
+            Rest::End if self.done != 0 => Some(self.finish()),
             // The caller's number is closed, or another file's by now, so the kernel cannot answer
             // by it.
-            Rest::Over if !is_given && sys::has_error(fd) => Some(Verdict::Failed(Error::Reset)),
-            Rest::Over if !is_given => Some(self.finish()),
+            Rest::End if !is_callers && sys::has_error(fd) => Some(Verdict::Failed(Error::Reset)),
+            Rest::End if !is_callers => Some(self.finish()),
             // The end or an error, which the kernel reports; or another thread took the bytes.
-            Rest::Over if !sock.unread_copy.are_kept() || !unread_copy::has_ended(fd) => {
-                go_on(sock, fd, self.flags, io_wait)
+            Rest::End if !sock.unread_copy.are_kept() || !unread_copy::has_ended(fd) => {
+                hand_to_kernel(sock, fd, self.flags, io_wait)
             }
-            Rest::Over => None,
+            Rest::End => None,
             Rest::Nothing => {
                 if self.done != 0 && (self.done >= self.want || !self.may_wait()) {
                     return Some(self.finish());
@@ -532,12 +560,7 @@ impl Read<'_> {
 
 /// A receive of no byte: `read` returns at once, `recv` waits until there is something to read
 /// (`sock_rcvlowat` in the kernel makes a target of 0 one of 1).
-unsafe fn recv_nothing(
-    sock: &'static Socket,
-    fd: c_int,
-    flags: c_int,
-    io_wait: &mut IoWait,
-) -> Verdict {
+fn recv_nothing(sock: &'static Socket, fd: c_int, flags: c_int, io_wait: &mut IoWait) -> Verdict {
     if flags & READ != 0 {
         return Verdict::Done(0);
     }
@@ -551,6 +574,7 @@ unsafe fn recv_nothing(
     // SAFETY: `one` is a valid vector of one byte of this frame.
     match unsafe { recv_stream(sock, fd, &raw const one, 1, peek, io_wait) } {
         Verdict::Done(_) => Verdict::Done(0),
+        // The kernel does not look at how its wait ended: it copies nothing, and returns that.
         Verdict::Failed(Error::WouldBlock | Error::Interrupted) if io_wait.empty => {
             Verdict::Done(0)
         }
@@ -568,7 +592,7 @@ fn deadline_of(sock: &Socket, io_wait: &mut IoWait) -> Option<u64> {
 }
 
 /// The handlers that end a call that would wait now.
-fn ends(sock: &Socket, io_wait: &mut IoWait) -> Ends {
+fn ending_handlers(sock: &Socket, io_wait: &mut IoWait) -> Ends {
     deadline_of(sock, io_wait);
     io_wait.ends()
 }
@@ -593,13 +617,24 @@ pub(crate) fn came_by_tcp(sock: &Socket) {
     }
 }
 
+/// What [`Read::take_copy`] has come to.
+enum FromCopy {
+    /// TCP has the next byte.
+    Tcp,
+    /// Look again.
+    Again,
+    Answer(Verdict),
+}
+
 /// What TCP had for a call that the library finishes.
 enum Rest {
     Moved(usize),
+    /// The state has changed, or a handler ended the look: look again.
+    Again,
     /// Nothing yet.
     Nothing,
     /// EOF, or an error that the next call reports.
-    Over,
+    End,
 }
 
 /// Takes what TCP has now. Call under the rx lock, off the link.
@@ -612,7 +647,7 @@ unsafe fn rest_from_kernel(
     match at_hand(fd) {
         AtHand::Bytes => {}
         AtHand::Nothing => return Rest::Nothing,
-        AtHand::Over => return Rest::Over,
+        AtHand::End => return Rest::End,
     }
     // SAFETY: the caller guarantees the cursor's buffers.
     let got = unsafe { tcp::recv_now(fd, cursor, flags) };
@@ -620,14 +655,14 @@ unsafe fn rest_from_kernel(
     sock.rx.add_kernel_bytes(n as u64);
     sock.conn().rx.bytes.tcp.add(n as u64);
     match got {
-        Ok(0) => Rest::Over,
+        Ok(0) => Rest::End,
         Ok(n) => {
             came_by_tcp(sock);
             cursor.advance(n, |_, _| ());
             Rest::Moved(n)
         }
         Err(libc::EAGAIN) => Rest::Nothing,
-        Err(libc::EINTR) => Rest::Moved(0),
-        Err(_) => Rest::Over,
+        Err(libc::EINTR) => Rest::Again,
+        Err(_) => Rest::End,
     }
 }

@@ -240,10 +240,11 @@ pub(crate) fn send_buffer(fd: i32) -> Option<SendBuffer> {
     })
 }
 
-/// Returns whether TCP has bytes, a FIN or an error to report, without consuming the error.
-/// `has_mark`: SO_RCVLOWAT is above 1, so `poll` does not report fewer bytes.
-pub(crate) fn speaks(fd: c_int, has_mark: bool) -> bool {
-    sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) != Ok(0) || has_mark && has_bytes(fd)
+/// Returns whether TCP has bytes, a FIN or an error to report, without consuming the error. Of
+/// fewer bytes than `low_mark` (SO_RCVLOWAT) `poll` does not report, so they are asked for.
+pub(crate) fn speaks(fd: c_int, low_mark: u32) -> bool {
+    sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) != Ok(0)
+        || low_mark > 1 && has_bytes(fd)
 }
 
 /// What a call that has got bytes finds on TCP.
@@ -254,7 +255,7 @@ pub enum AtHand {
     Nothing,
     /// FIN or error, for the next call to report: trying to read would consume the error. (A read
     /// that returns bytes does not.)
-    Over,
+    End,
 }
 
 /// Looks without consuming anything.
@@ -267,7 +268,7 @@ pub(crate) fn at_hand(fd: c_int) -> AtHand {
         // They came between the two looks.
         AtHand::Bytes
     } else {
-        AtHand::Over
+        AtHand::End
     }
 }
 

@@ -32,7 +32,7 @@ pub enum Step {
     /// The kernel decides.
     Kernel,
     /// Not here yet.
-    Late,
+    NotYet,
     /// Unknown: another thread returning from the kernel may not have counted its bytes yet.
     Busy,
     /// So many bytes were taken from the copy, or from TCP in front of it.
@@ -106,15 +106,15 @@ pub unsafe fn step(
         }
         AtHand::Bytes => return Step::Kernel,
         AtHand::Nothing => false,
-        AtHand::Over if !is_the_copys(sock, fd) => return Step::Kernel,
-        AtHand::Over => true,
+        AtHand::End if !is_the_copys(sock, fd) => return Step::Kernel,
+        AtHand::End => true,
     };
     if are_others_reading(sock, fd) {
         renounce(sock);
         return Step::Kernel;
     }
     if !over {
-        return Step::Late;
+        return Step::NotYet;
     }
     if sock.rx.in_kernel() != 0 {
         return Step::Busy;

@@ -1,4 +1,30 @@
 //! Blocking on a stream: spin a little where that helps, then announce, look again, sleep.
+//!
+//! | wait of | function | ends with |
+//! |---|---|---|
+//! | a recv on a stream | [`for_data`] | bytes in the ring, an offer, a demotion, or news of TCP |
+//! | a recv on TCP | [`for_rest`] | what TCP has of the missing bytes |
+//! | a send, ring full | [`for_space`] | room; else the stream is demoted after [`full_ns`] |
+//! | a send, direct | [`for_advert`], [`for_taker`] | the reader's buffer, or its copy |
+//! | a send, re-sending | [`for_tcp_room`], [`for_link`] | room in TCP, or the peer's word |
+//! | a send on TCP | [`for_kernel`] | room in TCP |
+//!
+//! A wait on a stream takes the half's [`Section`] and releases it, since no thread sleeps with a
+//! lock. Before that it pins the link, so that the words that it watches stay mapped. A wait that
+//! returns [`Parked`](Waited::Parked) has announced its sleep: the hook makes it, with nothing
+//! locked, and `io_wait::wakes_up` takes the announcement back and unpins the link. [`woken`] then
+//! says how the call ends, or that the engine is to be called again.
+//!
+//! A sleeper is woken on its slot's word by the peer, which reads the waiters after it has changed
+//! a word of the stream; by a thread of this process that changes the half's state; and by the
+//! control thread when TCP has news (`work::on_tcp`), since a futex does not watch TCP.
+//!
+//! A change must keep these rules:
+//! - The bit among the waiters and the slot are announced first, then the state and the words are
+//!   read again: a thread that changes them reads the waiters afterwards.
+//! - What ends the sleep is looked at before it, too. A word that stays as it is, as a flag does
+//!   after a demotion, is no news, or the call runs in circles.
+//! - A signal handler that has run since the call began ends it as in the kernel ([`Ends`]).
 
 use crate::demote::{self, Which};
 use crate::io_wait::{self, IoWait, Waited};
@@ -16,12 +42,12 @@ use sluice_stats::Reason;
 use sluice_transport::Carrier;
 use sluice_transport::links;
 
-/// How long that is while the stream is on its way to a link between hosts: its reader has TCP to
-/// read first, megabytes perhaps. It gives up before this ([`jobs::watch_far`]), and the link's
-/// timer after it.
+/// [`full_ns`] while the stream is on its way to a link between hosts: its reader has TCP to read
+/// first, megabytes perhaps. It gives up before this ([`jobs::watch_far`]), and the link's timer
+/// after it.
 const SWITCH_NS: u64 = 3_000_000_000;
 
-/// How long the reader of a full ring may be without reading.
+/// How long the reader of a full ring may be without reading, in ns.
 pub(crate) fn full_ns(sock: &Socket) -> u64 {
     if carrier::is_switching(sock) {
         SWITCH_NS
@@ -30,7 +56,7 @@ pub(crate) fn full_ns(sock: &Socket) -> u64 {
     }
 }
 
-/// Under the rx lock, which it gives back: waits until the tail is at least `beyond`, or the
+/// Under the rx lock, which it releases: waits until the tail is at least `beyond`, or the
 /// stream or TCP has other news.
 #[cold]
 pub(crate) fn for_data(
@@ -48,12 +74,17 @@ pub(crate) fn for_data(
     // The look before this wait took the writer for not switched: if it is by now, that is news.
     // (To read the word here again and wait for it to change would miss a switch between the two.)
     let unswitched = sock.rx.state() == State::Proved;
+    // Both words stay flagged then, so only the state tells of news, and TCP of bytes.
+    let returning = sock.rx.state() == State::Returning;
     // An offer after unread bytes is not next: a wait for more than there is does not look at it.
     let offers = on_link && beyond == sock.rx.at.load(Ordering::Relaxed) + 1;
     let seen = sock.direct.seen.load(Ordering::Relaxed);
     link.pin();
     drop(section);
     let news = || {
+        if returning {
+            return sock.rx.state.get_in_order() != State::Returning;
+        }
         let tail = dir.tx.tail.read();
         tail.flagged
             || dir.rx.head.read().flagged
@@ -69,7 +100,7 @@ pub(crate) fn for_data(
         Waited::News
     } else {
         sock.conn().rx.sleeps.add_shared(1);
-        let look = || news() || tcp::speaks(fd, sock.rcvlowat.load(Ordering::Relaxed) > 1);
+        let look = || news() || tcp::speaks(fd, sock.rcvlowat.load(Ordering::Relaxed));
         let ends = io_wait.ends();
         sleep(
             sock,
@@ -92,7 +123,7 @@ fn is_new(offer: u64, seen: u64) -> bool {
     offer != seen && offer != 0
 }
 
-/// Under the tx lock, which it gives back: waits until the reader's ADVERT is another than that of
+/// Under the tx lock, which it releases: waits until the reader's ADVERT is another than that of
 /// `serial`.
 #[cold]
 pub(crate) fn for_advert(
@@ -122,14 +153,14 @@ pub(crate) fn for_advert(
         Waited::News
     } else {
         sock.conn().tx.sleeps.add_shared(1);
-        // Slept here, not at the edge: a cancellation waits for the end of our patience.
+        // Slept here, not in the hook: a cancellation waits for the end of our patience.
         sleep(sock, link, Side::Writer(dir), Some(until), ends, news, None)
     };
     link.unpin();
     waited
 }
 
-/// Under the tx lock, which it gives back: waits until another host's reader `takes` something, or
+/// Under the tx lock, which it releases: waits until another host's reader `takes` something, or
 /// the stream has other news.
 #[cold]
 pub(crate) fn for_taker(
@@ -143,15 +174,18 @@ pub(crate) fn for_taker(
     };
     link.pin();
     drop(section);
-    let news = || dir.rx.head.read().flagged || dir.tx.tail.read().flagged || takes();
-    while !news() && sys::now_ns() < until {
+    let has_left = || sock.tx.state.get_in_order() == State::Plain || !sock.tx.is_at(dir);
+    let news = || dir.rx.head.read().flagged || dir.tx.tail.read().flagged || takes() || has_left();
+    let mut waited = Waited::News;
+    // A time that is over at once ends the loop, too: nobody else can drive the link then.
+    while waited == Waited::News && !news() {
         let side = Side::Writer(dir);
-        let _ = sleep(sock, link, side, Some(until), Ends::NEVER, news, None);
+        waited = sleep(sock, link, side, Some(until), Ends::NEVER, news, None);
     }
     link.unpin();
 }
 
-/// Under the tx lock, which it gives back: waits until the ring has room again. A reader that does
+/// Under the tx lock, which it releases: waits until the ring has room again. A reader that does
 /// not read has the stream demoted.
 #[cold]
 pub(crate) fn for_space(
@@ -179,7 +213,7 @@ pub(crate) fn for_space(
         let patience = sys::now_ns() + full_ns(sock);
         let until = deadline.map_or(patience, |d| d.min(patience));
         if let Some(io_wait) = &mut io_wait {
-            io_wait.seen = seen;
+            io_wait.seen_head = seen;
         }
         match sleep(
             sock,
@@ -224,8 +258,8 @@ enum Side<'a> {
     Writer(&'a Direction),
 }
 
-/// Announces, looks again, sleeps on the slot of this thread, or has the edge do so. The link is
-/// pinned.
+/// Announces, looks again, sleeps on the slot of this thread, or has the hook do so. The caller has
+/// pinned the link, and unpins it unless the sleep is parked.
 fn sleep(
     sock: &'static Socket,
     link: &'static Link,
@@ -245,10 +279,9 @@ fn sleep(
         Side::Reader(dir) => (&sock.rx, dir, &dir.rx_wishes.waiters, false),
         Side::Writer(dir) => (&sock.tx, dir, &dir.tx_wishes.waiters, true),
     };
-    // Since the lock was given back the stream may have ended, and its words be another's by now,
-    // which say nothing of that. The thread that ends it stores the state before it looks for
-    // waiters. A later stream of the same socket may have the same words: a stream begins without
-    // waiters, so this one's bit is gone then, and nobody would wake it.
+    // The stream may have ended since the lock was released, and its words may be another's. A
+    // thread that ends it stores the state, then reads the waiters; a stream that begins clears the
+    // waiters, so this thread's bit is gone and nobody would wake it.
     let bit = 1 << index;
     let is_over = || {
         half.state.get_in_order() == State::Plain
@@ -263,24 +296,26 @@ fn sleep(
     slot.publish_cpu(thread::cpu());
     slot.announce();
     // The thread that hears of news wakes this one: the kernel would not restart a sleep on the
-    // link's descriptor after a signal handler.
-    let hears = links::arm(link);
+    // link's descriptor after a signal handler. A handler that interrupted this thread's own
+    // driving of the link would sleep for ever: its call ends with EAGAIN, as where it meets a
+    // lock of its own thread.
+    let is_driven = links::arm(link);
     let mut waited = Waited::News;
     if !is_over() && !news() {
         let left = deadline.map(|d| d.saturating_sub(sys::now_ns()));
-        if left == Some(0) || !hears {
+        if left == Some(0) || !is_driven {
             waited = Waited::TimedOut;
         } else if let Some(io_wait) = io_wait
             && io_wait::falls_asleep(io_wait.frame(), link, index, waiters)
         {
             io_wait.word = slot.sleep_word();
-            io_wait.announced = false;
+            io_wait.counts_as_call = false;
             io_wait.until = deadline.unwrap_or(0);
             io_wait.writer = writer;
             return Waited::Parked;
         } else {
             let timeout = left.map(sys::timespec);
-            // (A recv that has lent its buffer sleeps at the edge, or not at all.)
+            // A recv that has lent its buffer sleeps in the hook, or not at all.
             // SAFETY: the word lies in the pinned arena.
             let slept = unsafe { sys::futex_wait(slot.sleep_word(), 1, timeout.as_ref(), ends) };
             waited = ended(slept.err().unwrap_or(0), ends, timeout.is_none());
@@ -291,19 +326,21 @@ fn sleep(
     waited
 }
 
-/// What a sleep came to that is over when one of these handlers runs. The kernel ends it for
-/// others, too, unless it `restarts` it after them: a wait on a futex without a time limit (a
-/// writer's has one of its own).
-pub(super) fn ended(errno: i32, ends: Ends, restarts: bool) -> Waited {
+/// How a sleep has ended that any of `handlers` ends. The kernel ends it for other handlers, too,
+/// unless `kernel_restarts` it after them, as it does a futex's without a time limit. Then EINTR is
+/// of a handler that ends the call.
+pub(super) fn ended(errno: i32, handlers: Ends, kernel_restarts: bool) -> Waited {
+    let ends_call = || kernel_restarts || handlers.are_any() || handlers.have_run();
     match errno {
-        // A handler that is not counted is the C library's, most likely.
-        libc::EINTR if restarts || ends.are_any() || ends.have_run() => Waited::Interrupted,
+        // Another one that is not counted is the C library's, most likely.
+        libc::EINTR if ends_call() => Waited::Interrupted,
+        // No last look: a writer whose call returned before the time was over has woken the futex.
         libc::ETIMEDOUT => Waited::TimedOut,
         _ => Waited::News,
     }
 }
 
-/// The edge has slept for a call: how it ends, or `None` when the engine is to be called again.
+/// The hook has slept for a call: how that ends, or `None` when the engine is to be called again.
 pub fn woken(io_wait: &mut IoWait) -> Option<Verdict> {
     let error = match how_it_slept(io_wait) {
         Waited::News | Waited::Parked => return None,
@@ -322,7 +359,7 @@ pub fn woken(io_wait: &mut IoWait) -> Option<Verdict> {
 fn how_it_slept(io_wait: &mut IoWait) -> Waited {
     io_wait::wakes_up(io_wait.frame());
     end_below_low(io_wait);
-    let waited = if io_wait.announced {
+    let waited = if io_wait.counts_as_call {
         woken_in_kernel(io_wait)
     } else {
         ended(
@@ -339,8 +376,8 @@ fn how_it_slept(io_wait: &mut IoWait) -> Waited {
     if waited != Waited::TimedOut {
         return waited;
     }
-    // A writer's patience is over, its program's (as in `for_space`), or the time between two
-    // looks.
+    // A writer's time is over: the patience with the reader, the program's SO_SNDTIMEO (as in
+    // `for_space`), or the time between two looks.
     if let Some(known) = io_wait
         .known
         .filter(|_| io_wait.writer && !io_wait.word.is_null())
@@ -353,13 +390,13 @@ fn how_it_slept(io_wait: &mut IoWait) -> Waited {
                 .filter(|_| known.is_same() && sock.tx.state() == State::Link);
             dir.is_some_and(|d| {
                 let head = d.rx.head.read();
-                !head.flagged && head.offset == io_wait.seen
+                !head.flagged && head.offset == io_wait.seen_head
             })
         });
         if stuck {
             demote::demote(sock, Which::Both, Reason::RingFull);
         }
-        // A reader that has just read some: what its ring does not take then TCP does.
+        // The reader has just read some. What the ring does not take now TCP does.
         return Waited::News;
     }
     if io_wait.deadline != 0 && sys::now_ns() >= io_wait.deadline {
@@ -369,7 +406,7 @@ fn how_it_slept(io_wait: &mut IoWait) -> Waited {
     }
 }
 
-/// Under the tx lock, which it gives back: waits until the link, or the peer, has told how a
+/// Under the tx lock, which it releases: waits until the link, or the peer, has told how a
 /// re-send goes on.
 #[cold]
 pub(crate) fn for_link(
@@ -411,7 +448,8 @@ pub(crate) fn ask_for_space(sock: &'static Socket) -> bool {
 }
 
 /// With the tx lock held: a non-blocking writer has to wait for the end of a re-send, or of
-/// another's turn. Its epoll sets will hear of it.
+/// another's turn. Its epoll sets will hear of it. No second look as in [`ask_for_space`]: the
+/// thread that ends the re-send reads the waiters under this lock.
 #[cold]
 pub(crate) fn ask_for_tcp_room(sock: &'static Socket) {
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
@@ -425,7 +463,7 @@ pub(crate) fn ask_for_tcp_room(sock: &'static Socket) {
 /// does not learn of a close.
 const SHUT_LOOK_NS: u64 = 200_000_000;
 
-/// Under the tx lock, which it gives back: bytes are being sent again and TCP has no room.
+/// Under the tx lock, which it releases: bytes are being sent again and TCP has no room.
 #[cold]
 pub(crate) fn for_tcp_room(
     section: Section<'_>,
@@ -441,7 +479,7 @@ pub(crate) fn for_tcp_room(
         io_wait.word = core::ptr::null();
         io_wait.fd = fd;
         io_wait.events = libc::POLLOUT;
-        io_wait.announced = false;
+        io_wait.counts_as_call = false;
         io_wait.until = until;
         io_wait.writer = true;
         return Waited::Parked;
@@ -504,7 +542,7 @@ pub(crate) fn for_rest(
     waits
 }
 
-/// A call that began on the link goes on, on TCP, when that has `events`: has the edge wait for
+/// A call that began on the link goes on, on TCP, when that has `events`: has the hook wait for
 /// them. Counted as a call in the kernel, since no doorbell ends the sleep. The socket is noted.
 /// False: a stream has come up, or the socket is closed, look again.
 #[cold]
@@ -526,7 +564,7 @@ pub(crate) fn for_kernel(
     io_wait.word = core::ptr::null();
     io_wait.fd = fd;
     io_wait.events = events;
-    io_wait.announced = true;
+    io_wait.counts_as_call = true;
     io_wait.until = deadline.unwrap_or(0);
     io_wait.writer = events & libc::POLLOUT != 0;
     true
@@ -534,7 +572,7 @@ pub(crate) fn for_kernel(
 
 /// The sleep of [`for_kernel`], which the kernel never restarts, is over.
 fn woken_in_kernel(io_wait: &mut IoWait) -> Waited {
-    io_wait.announced = false;
+    io_wait.counts_as_call = false;
     if let Some(sock) = io_wait.known.map(Known::sock) {
         // Also where the socket is closed: the count is the structure's.
         let half = if io_wait.writer { &sock.tx } else { &sock.rx };

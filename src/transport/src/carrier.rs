@@ -31,7 +31,7 @@ pub struct Carrier {
     pub keeps_arrived: bool,
     /// The tail that a reader sees moves back, under its lock, when the stream is given up: what it
     /// has not read by then comes again by TCP.
-    pub takes_back: bool,
+    pub tail_moves_back: bool,
     /// Bytes move only while a thread of this process drives the link.
     pub is_driven: bool,
     /// A large send may be copied by the reader out of the writer's memory.
@@ -62,7 +62,7 @@ static MEMORY: Carrier = Carrier {
     ends_by_record: false,
     switches_together: false,
     keeps_arrived: false,
-    takes_back: false,
+    tail_moves_back: false,
     is_driven: false,
     pulls: true,
     lends: false,
@@ -78,7 +78,7 @@ static QUEUE_PAIR: Carrier = Carrier {
     ends_by_record: true,
     switches_together: true,
     keeps_arrived: true,
-    takes_back: true,
+    tail_moves_back: true,
     is_driven: true,
     pulls: false,
     lends: true,

@@ -103,7 +103,7 @@ late_hooks! {
             return serve_watching!(
                 since ran,
                 epfd,
-                epoll_returned(plain, epfd, (events, max), end, mask, got),
+                epoll_after_plain_wait(plain, epfd, (events, max), end, mask, got),
                 got
             ) as c_int;
         }
@@ -150,7 +150,7 @@ unsafe extern "C" fn waiting(
         return serve_watching!(
             since ran,
             epfd,
-            epoll_returned(plain, epfd, (events, max), end, mask, got),
+            epoll_after_plain_wait(plain, epfd, (events, max), end, mask, got),
             got
         ) as c_int;
     }
@@ -176,7 +176,7 @@ unsafe extern "C" fn waiting(
     reason = "the ABI stands for `nounwind`; no C code calls it"
 )]
 unsafe extern "C" fn looked(plain: api::Plain, events: *mut epoll_event, got: c_int) -> c_int {
-    serve!(NO_FD, epoll_looked(plain, events, got), got) as c_int
+    serve!(NO_FD, epoll_after_plain_poll(plain, events, got), got) as c_int
 }
 
 /// `epoll_create*` returned `epfd`.

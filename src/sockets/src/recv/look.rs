@@ -5,6 +5,10 @@
 //! `from` are its own. The writer's tail, and both flags (sealed, seized), change at any moment:
 //! read a word once, and let `consume` decide whether the bytes were still ours to take. The tx
 //! half may be demoted under the rx lock (lock order: rx, then tx), but not the reverse.
+//!
+//! Of the fields called `seen` two are read here: `rx.seen` is the writer's tail as last read, and
+//! `direct.seen` the last offer that was looked at. `head.round` counts withdrawals of offers, and
+//! `consume` fails if one came since the head was read.
 
 use crate::demote::{self, Which};
 use crate::direct::{self, Found, Wants};
@@ -101,7 +105,7 @@ pub(super) unsafe fn look(
     }
     match current {
         State::Link => {
-            if !sock.carrier().takes_back {
+            if !sock.carrier().tail_moves_back {
                 sock.rx.seen.store(tail.offset, Ordering::Relaxed);
             }
             let mut available = tail.offset.wrapping_sub(at);
@@ -112,8 +116,8 @@ pub(super) unsafe fn look(
                     carrier::Found::Ended => available = dir.tx.tail.read().offset.wrapping_sub(at),
                 }
             }
-            let wants_more = flags & libc::MSG_PEEK != 0 && (left as u64) > available;
-            if (available == 0 || wants_more)
+            let peeks_beyond = flags & libc::MSG_PEEK != 0 && (left as u64) > available;
+            if (available == 0 || peeks_beyond)
                 && let Some(link) = sock.link()
                 && links::drive(link)
             {
@@ -134,8 +138,10 @@ pub(super) unsafe fn look(
                 && sock.carrier().lends
                 && waits()
             {
+                // Whether it did shows at the next look.
                 carrier::lend(sock, cursor, flags & libc::MSG_WAITALL != 0, io_wait);
             }
+            // The buffer is worth an ADVERT, or the writer has put up an offer.
             if left >= sock.rx.gate.load(Ordering::Relaxed) as usize
                 || dir.offer.word.load(Ordering::Relaxed)
                     != sock.direct.seen.load(Ordering::Relaxed)
@@ -169,26 +175,29 @@ pub(super) unsafe fn look(
             empty(sock, fd, io_wait.done != 0)
         }
         // SAFETY: the caller guarantees the cursor's buffers.
-        _ => unsafe { off_link(sock, fd, cursor, flags, io_wait.done != 0, dir) },
+        _ => unsafe { look_between(sock, fd, cursor, flags, io_wait.done != 0, dir) },
     }
 }
 
 /// Looks at TCP while the half moves to the link or back: reads up to the byte at which the link
-/// begins, or at which the peer's re-send ends. `begun`: see [`empty`].
+/// begins, or at which the peer's re-send ends. `has_part`: see [`empty`].
 #[cold]
-unsafe fn off_link(
+unsafe fn look_between(
     sock: &'static Socket,
     fd: c_int,
     cursor: &mut Cursor,
     flags: c_int,
-    begun: bool,
+    has_part: bool,
     dir: &Direction,
 ) -> Look {
     match sock.rx.state() {
         State::Proved => {
             if dir.tx_wishes.switched.load(Ordering::Acquire) == 0 {
+                // Without a limit, since TCP brings nothing that belongs after the switch and is
+                // not a re-send: between hosts the peer writes its record only after
+                // `carrier::advance` has set `switched`, under this lock.
                 // SAFETY: the caller guarantees the cursor's buffers.
-                return unsafe { from_kernel(sock, fd, cursor, flags, u64::MAX, begun) };
+                return unsafe { from_kernel(sock, fd, cursor, flags, u64::MAX, has_part) };
             }
             sock.rx.from.store(
                 dir.tx_wishes.from.load(Ordering::Relaxed),
@@ -200,18 +209,26 @@ unsafe fn off_link(
         State::Returning => {
             let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
             if read >= from {
-                carrier::hear_tcp(sock, fd);
-                return Look::Again;
+                if carrier::hear_tcp(sock, fd) {
+                    return Look::Again;
+                }
+                // The half stays: after both shutdowns until the peer's TCP has acknowledged all,
+                // or in a handler that interrupted this thread's own driving of the link.
+                return if sock.has_shut_reading() {
+                    Look::End
+                } else {
+                    Look::Empty
+                };
             }
             // SAFETY: the caller guarantees the cursor's buffers.
-            let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, begun) };
+            let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, has_part) };
             if matches!(look, Look::Moved(_)) {
                 // The first owed byte is here.
                 sock.rx.owed.store(0, Ordering::Relaxed);
             }
             end_of_tcp(sock, fd, look)
         }
-        _ => {
+        State::Draining => {
             let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
             if read == from {
                 let carrier = sock.carrier();
@@ -223,13 +240,16 @@ unsafe fn off_link(
             }
             if read > from {
                 // The writer claims a switch before a byte that was already read.
+                sock.pin(Reason::PeerHostile);
                 demote::settle_rx(sock, Reason::PeerHostile);
                 return Look::Again;
             }
             // SAFETY: the caller guarantees the cursor's buffers.
-            let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, begun) };
+            let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, has_part) };
             end_of_tcp(sock, fd, look)
         }
+        // `look` has served the others.
+        State::Plain | State::Link | State::Inherited | State::Resending => Look::Again,
     }
 }
 
@@ -249,21 +269,21 @@ fn end_of_tcp(sock: &'static Socket, fd: c_int, look: Look) -> Look {
     }
 }
 
-/// Reads TCP without waiting while a stream is attached, at most `until` bytes. `begun`: see
+/// Reads TCP without waiting while a stream is attached, at most `most` bytes. `has_part`: see
 /// [`empty`].
 unsafe fn from_kernel(
     sock: &'static Socket,
     fd: c_int,
     cursor: &mut Cursor,
     flags: c_int,
-    until: u64,
-    begun: bool,
+    most: u64,
+    has_part: bool,
 ) -> Look {
-    if begun {
+    if has_part {
         match at_hand(fd) {
             AtHand::Bytes => {}
             AtHand::Nothing => return Look::Empty,
-            AtHand::Over => return Look::End,
+            AtHand::End => return Look::End,
         }
     }
     let mut room = [iovec {
@@ -275,7 +295,7 @@ unsafe fn from_kernel(
     first.limit(
         cursor
             .most()
-            .min(usize::try_from(until).unwrap_or(usize::MAX)),
+            .min(usize::try_from(most).unwrap_or(usize::MAX)),
     );
     let pieces = first.rest(&mut room);
     // SAFETY: zeroes are a valid header.
@@ -287,7 +307,7 @@ unsafe fn from_kernel(
     match unsafe { sys::recvmsg(fd, &raw mut msg, asked) } {
         Ok(0) => Look::End,
         Ok(n) if flags & libc::MSG_PEEK != 0 => {
-            if until != n as u64 {
+            if most != n as u64 {
                 return Look::Moved(n);
             }
             // The peek reaches the switch: the next bytes are in the ring.
@@ -301,6 +321,7 @@ unsafe fn from_kernel(
             sock.conn().rx.bytes.tcp.add(n as u64);
             cursor.advance(n, |_, _| ());
             recv::came_by_tcp(sock);
+            // The control thread waits for more to be read, before its next step of the switch.
             if sock.far.swap(false, Ordering::Relaxed) {
                 jobs::advance(sock);
             }
@@ -406,10 +427,10 @@ unsafe fn from_ring(
 }
 
 /// The ring is empty: asks TCP, which only reports a FIN or an RST while the link carries the
-/// bytes. `begun`: the call has got bytes, so an end or an error is left to the next one.
+/// bytes. `has_part`: the call has got bytes, so an end or an error is left to the next one.
 #[cold]
-fn empty(sock: &'static Socket, fd: c_int, begun: bool) -> Look {
-    if !tcp::speaks(fd, sock.rcvlowat.load(Ordering::Relaxed) > 1) {
+fn empty(sock: &'static Socket, fd: c_int, has_part: bool) -> Look {
+    if !tcp::speaks(fd, sock.rcvlowat.load(Ordering::Relaxed)) {
         return Look::Empty;
     }
     // The writer may have published or demoted before TCP had news: its words come first.
@@ -427,13 +448,14 @@ fn empty(sock: &'static Socket, fd: c_int, begun: bool) -> Look {
     if sock.carrier().ends_by_record {
         return empty_beside_record(sock, fd, has_more);
     }
-    if begun && !tcp::has_bytes(fd) {
+    if has_part && !tcp::has_bytes(fd) {
         return Look::End;
     }
-    if emulated_reset::resetting(sock) == Resetting::Begun {
+    // Read once: of a reset that begins between two reads nothing would be seen below.
+    let before = emulated_reset::resetting(sock);
+    if before == Resetting::Begun {
         return Look::Resetting;
     }
-    let before = emulated_reset::resetting(sock);
     let mut byte = [0u8; 1];
     // SAFETY: one byte of this frame.
     let got = unsafe {
@@ -452,8 +474,7 @@ fn empty(sock: &'static Socket, fd: c_int, begun: bool) -> Look {
                 // Later writes must get the kernel's error.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
             }
-            // Another thread may have begun a reset since. (A reset that had begun before the look
-            // and is not made is one that this thread makes; a handler interrupted it.)
+            // Another thread may have has_part a reset since.
             let is_news =
                 before == Resetting::None && emulated_reset::resetting(sock) != Resetting::None;
             if is_reset || is_news {

@@ -74,6 +74,10 @@ impl UnreadCopy {
     /// Reads at most `len` unread bytes from TCP and puts them before what is kept, of which
     /// nothing has been taken. Returns how many bytes are kept then; `None`: nothing has changed.
     pub(super) fn keep_of_tcp(&self, fd: c_int, len: usize) -> Option<usize> {
+        if self.are_lost() {
+            // A relative has the bytes that were to follow.
+            return None;
+        }
         let after = self.base.load(Ordering::Relaxed);
         let kept = if self.are_kept() {
             self.len.load(Ordering::Relaxed)

@@ -59,6 +59,7 @@ quick:
 
 check:
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --all --check --manifest-path fuzz/coverage/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) check -p sluice-preload --features probe
 	$(CARGO) test --workspace

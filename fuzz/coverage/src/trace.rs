@@ -37,7 +37,8 @@ pub fn run(bytes: &[u8]) {
 thread_local! {
     static FILE: RefCell<Vec<u64>> = RefCell::new(begun());
     /// How a file begins without events.
-    static BEGUN: RefCell<[u8; HEAD]> = RefCell::new(bytes_of(&mut begun())[..HEAD].try_into().unwrap());
+    static BEGUN: RefCell<[u8; HEAD]> =
+        RefCell::new(bytes_of(&mut begun())[..HEAD].try_into().unwrap());
 }
 
 /// A file without events.

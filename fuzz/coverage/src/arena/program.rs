@@ -248,7 +248,10 @@ impl World {
                 got
             } else {
                 // SAFETY: the kernel has filled so many.
-                concluded(unsafe { api::epoll_looked(plain, at, got as i32) }, || got)
+                concluded(
+                    unsafe { api::epoll_after_plain_poll(plain, at, got as i32) },
+                    || got,
+                )
             }
         } else if let Some(entry) = api::lookup(set) {
             let now = libc::timespec {

@@ -468,6 +468,56 @@ fn after_a_close_the_peer_reads_all_and_then_the_end(over: Over) {
     pair.end();
 }
 
+fn a_close_that_meets_the_peers_demotion_is_no_reset(over: Over) {
+    for seized in [Which::Both, Which::Tx, Which::Rx] {
+        let (pair, [mut there, _]) = linked(over);
+        there.write(&pair, 5000, 0);
+        demote::demote(pair.ends[1].sock, seized, Reason::RawSyscall);
+        let [a, b] = pair.ends;
+        a.close();
+        there.drain(&pair);
+        there.read(&pair, 1, 0);
+        assert!(there.ended);
+        b.close();
+        pair.end();
+    }
+}
+
+fn a_writer_that_makes_no_call_sends_again_all_the_same(over: Over) {
+    for seized in [Which::Rx, Which::Both] {
+        let (pair, [mut there, _]) = linked(over);
+        there.write(&pair, 3000, 0);
+        demote::demote(pair.ends[1].sock, seized, Reason::RawSyscall);
+        let end = sys::now_ns() + 5_000_000_000;
+        while there.read < there.written {
+            there.read(&pair, 3000, libc::MSG_DONTWAIT);
+            assert!(sys::now_ns() < end, "{} bytes came", there.read);
+        }
+        pair.close();
+    }
+}
+
+fn what_both_ends_give_up_at_once_comes_once(over: Over) {
+    for _ in 0..20 {
+        let (pair, mut ways) = linked(over);
+        for way in &mut ways {
+            way.write(&pair, 3000, 0);
+            way.read(&pair, 1000, 0);
+        }
+        std::thread::scope(|scope| {
+            for end in pair.ends {
+                scope.spawn(move || demote::demote(end.sock, Which::Both, Reason::RawSyscall));
+            }
+        });
+        // Before the peer has read what is sent again.
+        let [first, second] = &mut ways;
+        first.write(&pair, 500, libc::MSG_DONTWAIT);
+        second.drain(&pair);
+        first.drain(&pair);
+        pair.close();
+    }
+}
+
 fn what_is_seized_while_it_is_copied_comes_by_tcp(over: Over) {
     let (pair, mut ways) = linked(over);
     let mut draw = testing::draws(1);
@@ -772,6 +822,9 @@ macro_rules! all {
             what_the_reader_took_is_not_sent_again
             a_fin_follows_the_last_byte_of_the_link
             after_a_close_the_peer_reads_all_and_then_the_end
+            a_close_that_meets_the_peers_demotion_is_no_reset
+            a_writer_that_makes_no_call_sends_again_all_the_same
+            what_both_ends_give_up_at_once_comes_once
             what_is_seized_while_it_is_copied_comes_by_tcp
             a_connection_that_went_back_comes_to_a_link_again
             what_tcp_has_no_room_for_is_sent_when_it_has

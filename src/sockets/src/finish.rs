@@ -1,5 +1,18 @@
-//! Waits until a demoted stream is all on TCP: before others use the descriptor, or the process
-//! ends.
+//! Waits until TCP has everything of a demoted stream, or makes room for it.
+//!
+//! | function | called | waits |
+//! |---|---|---|
+//! | [`blocking`] | before code without hooks, or another process, uses the descriptor | yes |
+//! | [`parting`] | when the process ends, or at a close with SO_LINGER | as [`Patience`] says |
+//! | [`resend_now`] | as a step of both, and before `shutdown` | for an owner, if inherited |
+//! | [`make_room`] | before the last close, so that it need not wait | no |
+//!
+//! Within the host a wait is a poll for room in TCP. Between hosts the peer's record counts, too,
+//! and the carrier waits (`carrier::finish`, `carrier::release`), for at most 5 s at a time.
+//!
+//! Call these functions with no lock held. They take the tx lock for one step, and sleep without
+//! it, so another thread may end the re-send meanwhile: each turn reads the state again. A failed
+//! connection ends a wait, since [`resend::now`] then drops the rest.
 
 use crate::resend::{self, Resent};
 use crate::socket::{Socket, State};
@@ -9,8 +22,9 @@ use sluice_fabric::sys;
 use sluice_runtime::seccomp;
 use sluice_stats::Reason;
 
-/// Sends the rest of a re-send, waiting for room: for a descriptor that is about to leave our hands
-/// (exec, passing). Waits as a blocking write would; gives up when the connection fails.
+/// Sends the rest of a re-send, before a use of the descriptor that no hook of this process serves
+/// (exec, passing, `splice`). Waits for room without a time limit, also over signals, until the
+/// connection fails; between hosts 5 s.
 pub fn blocking(sock: &'static Socket, reason: Reason) {
     if sock.carrier().ends_by_record {
         return carrier::finish(sock, reason);
@@ -26,7 +40,7 @@ pub fn blocking(sock: &'static Socket, reason: Reason) {
     }
 }
 
-/// What TCP takes of a re-send, if there is one, be it an inherited one.
+/// Sends what TCP takes of a re-send, if there is one. An inherited stream is demoted for it.
 pub(crate) fn resend_now(sock: &'static Socket) -> Resent {
     let Ok(_section) = sock.tx.lock.enter() else {
         return Resent::Amid;
@@ -38,12 +52,12 @@ pub(crate) fn resend_now(sock: &'static Socket) -> Resent {
     }
 }
 
-/// How a parting process waits for TCP to take what is left of a re-send.
+/// How long [`parting`] waits for TCP to take the rest of a re-send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// As long as it takes: nobody is left to go on with it.
+    /// As long as it takes, since no thread could go on with it later.
     Endless,
-    /// Until then (`sys::now_ns`), or until a signal: a close that lingers.
+    /// Until this time (`sys::now_ns`) or a signal: SO_LINGER of a close.
     Until(u64),
 }
 
@@ -56,15 +70,16 @@ impl Patience {
     }
 }
 
-/// As [`blocking`], for a socket that nobody will read from any more: input that has come,
-/// or comes while we wait, makes an end of it, since TCP answers it by a reset then. False: the
-/// time is over.
+/// Like [`blocking`], for a socket that the program no longer reads. Input ends the wait and drops
+/// the rest, since the close that follows then resets the connection. Returns false if the time is
+/// over or a signal has come, and the re-send is not finished.
 pub(crate) fn parting(sock: &'static Socket, patience: Patience) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
     let mut events = libc::POLLOUT | libc::POLLIN;
     loop {
         if sock.carrier().ends_by_record {
-            // The link, or the peer, is to say how much of it is TCP's: within its own time limits.
+            // The link or the peer must say first what TCP is to carry. The link's own time limits
+            // end that.
             let most = sys::now_ns() + carrier::PATIENCE_NS;
             carrier::release(sock, patience.until().map_or(most, |until| most.min(until)));
         }
@@ -94,15 +109,16 @@ pub(crate) fn parting(sock: &'static Socket, patience: Patience) -> bool {
             return false;
         }
         if shown.is_ok_and(|s| s & libc::POLLIN != 0) && !carrier::has_input(sock, fd) {
-            // The peer's end, or a part of its record: these stay readable.
+            // A FIN, or a part of the peer's record: both stay readable, and poll would return at
+            // once.
             events = libc::POLLOUT;
         }
     }
 }
 
-/// Under no lock, before a last close: makes TCP's buffer as large as what is left, where it may be
-/// so large. (The kernel caps what is asked for, and what it then sets may be less than its own
-/// tuning gave.)
+/// Enlarges TCP's send buffer for the rest of a re-send, as far as the system allows, and sends on.
+/// A buffer that the kernel's own tuning has made larger stays as it is. Call with no lock held,
+/// before the last close.
 pub fn make_room(sock: &'static Socket) {
     if sock.tx.state() != State::Resending {
         return;
@@ -118,7 +134,7 @@ pub fn make_room(sock: &'static Socket) {
         let now = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
         let end = sock.tx.at.load(Ordering::Relaxed);
         let left = end.saturating_sub(sock.tx.from.load(Ordering::Relaxed));
-        // The kernel doubles it, for its own overhead.
+        // The kernel doubles the value for its own overhead.
         let asked = i64::from(now)
             .saturating_add(2 * left.min(1 << 30) as i64)
             .min(most);
@@ -130,9 +146,9 @@ pub fn make_room(sock: &'static Socket) {
     }
 }
 
-/// The most that SO_SNDBUF may be set to here.
+/// The largest SO_SNDBUF that the system allows. `None`: unknown.
 fn send_buffer_max() -> Option<i64> {
-    // Builds for tests go the long way.
+    // In builds with faults the buffer stays small, so that the close has to linger.
     if cfg!(feature = "fault") {
         return None;
     }

@@ -1,4 +1,4 @@
-//! The last step on the way back to TCP: this process gives the stream back.
+//! The last step of a demotion: this process gives the stream back to the link.
 
 use crate::fork_shared::Unread;
 use crate::socket::{SETS, Socket, State};
@@ -7,7 +7,8 @@ use core::sync::atomic::Ordering;
 use sluice_runtime::process;
 use sluice_transport::{Carrier, links};
 
-/// Under either lock: when both halves are Plain, this process leaves the stream.
+/// Leaves the stream if both halves are Plain. Each thread that makes a half Plain calls this under
+/// that half's lock; if two do so at once, `take_stream` gives the stream to one of them.
 pub fn leave(sock: &'static Socket) {
     if sock.rx.state() != State::Plain || sock.tx.state() != State::Plain {
         return;
@@ -19,7 +20,7 @@ pub fn leave(sock: &'static Socket) {
                 set.forget_stream(sock, link, index);
             }
         }
-        // Before the stream's number and its rings may be another connection's.
+        // Relatives are told before the stream's index and rings can be another connection's.
         if let Some(family) = sock.family().filter(|f| f.owner() == process::pid()) {
             if Carrier::of(link).ends_by_record && sock.rx.owed.load(Ordering::Relaxed) != 0 {
                 family.leave_unread(Unread::OF_LINK);

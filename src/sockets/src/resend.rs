@@ -1,4 +1,22 @@
-//! What the reader of a demoted stream did not take is sent again by TCP.
+//! The re-send: after a demotion the writer's end sends on TCP what the reader did not take.
+//!
+//! These bytes lie in the ring between `tx.from` and `tx.at`. [`now`] sends what TCP takes without
+//! a wait, and moves `from`. The demotion calls it first; then each send does, each thread that
+//! waits for the end (`finish`), and the control thread when TCP has room (`work::on_tcp`). Between
+//! hosts [`now`] writes this end's record first, and re-sends nothing until the peer has told where
+//! to begin.
+//!
+//! Once TCP has taken everything, `finish_resend` lets the FIN follow if the program has asked for
+//! it. Then it makes the half `Plain`, tells relatives, wakes threads that wait for room, clears
+//! the direction, and has epoll sets watch TCP for room again.
+//!
+//! All this is done under the tx lock by the owner of the stream; [`abandon_rest`] takes the lock.
+//!
+//! A change must keep these rules:
+//! - No new byte of the program goes to TCP while the half is `Resending`.
+//! - The FIN follows the last byte.
+//! - An error of the socket is left to the program: a send here would take it.
+//! - Each byte sent is added to the half's count, since a later switch goes by offsets.
 
 use crate::carrier::{self, Before};
 use crate::socket::{Event, SETS, Socket, State};
@@ -9,17 +27,18 @@ use sluice_fabric::sys;
 /// Where a re-send stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resent {
-    /// All is on TCP; the half is Plain again.
+    /// TCP has everything, and the half is Plain.
     All,
-    /// TCP has no room now.
+    /// TCP has no room now. Or the stream is inherited, and its owner waits for room.
     NoRoom,
-    /// From another host: not before the link, or the peer, has told more.
+    /// Between hosts: it cannot go on or end before the link or the peer has told more, or before
+    /// TCP has acknowledged everything.
     Held,
-    /// Not known: this is a handler that interrupted a send of the same socket.
+    /// Unknown: a signal handler has interrupted this thread's use of the tx half.
     Amid,
 }
 
-/// A re-send for which TCP has no room is the control thread's to go on with.
+/// Leaves a re-send for which TCP has no room to the control thread. Returns `resent`.
 pub fn goes_on(sock: &'static Socket, resent: Resent) -> Resent {
     if resent == Resent::NoRoom {
         jobs::watch_room(sock);
@@ -27,7 +46,7 @@ pub fn goes_on(sock: &'static Socket, resent: Resent) -> Resent {
     resent
 }
 
-/// Under the tx lock, in state Resending: sends as much as TCP takes now.
+/// Sends as much as TCP takes now. Call under the tx lock, in state Resending.
 pub fn now(sock: &'static Socket) -> Resent {
     if sock.tx.dir().is_none() {
         return finish_resend(sock);
@@ -47,14 +66,15 @@ pub fn now(sock: &'static Socket) -> Resent {
     let mut full = false;
     while at < end {
         if sys::has_error(fd) {
-            // The error is the program's to see, and a send would take it: what is left is lost
-            // anyway.
+            // A send would take the error, which the program must see. The connection is over, so
+            // the rest is lost anyway.
             at = end;
             break;
         }
         let Some(ring) = sock.tx.ring() else { break };
         let [(piece, len), _] = ring.pieces(at, end - at);
-        // SAFETY: the piece lies in the ring.
+        // SAFETY: `pieces` returns memory of the ring, whose arena stays mapped while this stream,
+        // whose lock the caller holds, counts on the link.
         match unsafe { sys::send(fd, piece, len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
             Ok(n) => {
                 at += n as u64;
@@ -66,7 +86,7 @@ pub fn now(sock: &'static Socket) -> Resent {
                 break;
             }
             Err(libc::EINTR) => {}
-            // The connection is over: the kernel tells the program at its next call.
+            // The connection is over, and the kernel tells the program at its next call.
             Err(_) => at = end,
         }
     }
@@ -84,7 +104,8 @@ pub fn now(sock: &'static Socket) -> Resent {
     }
 }
 
-/// Under the tx lock: to another host, what the link was given from `from` on goes by TCP.
+/// Between hosts: begins the re-send at `from`, and no longer counts these bytes as moved by the
+/// link. Does nothing if that was done before. Call under the tx lock.
 fn begin_resend(sock: &'static Socket, from: u64) {
     if sock.begun.swap(true, Ordering::Relaxed) {
         return;
@@ -97,6 +118,8 @@ fn begin_resend(sock: &'static Socket, from: u64) {
     sock.tx.from.store(from, Ordering::Relaxed);
 }
 
+/// Ends the re-send: from now on the kernel carries what this end writes. Call under the tx lock,
+/// in state Resending.
 fn finish_resend(sock: &'static Socket) -> Resent {
     sock.staged.unstage(sock.fd.load(Ordering::Relaxed));
     let end = || {
@@ -104,7 +127,7 @@ fn finish_resend(sock: &'static Socket) -> Resent {
             let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
         }
     };
-    // The end that the program asked for follows the last byte.
+    // The FIN that the program has asked for follows the last byte.
     end();
     sock.tx.state.on(Event::AllSent);
     if let Some(family) = sock.family()
@@ -112,11 +135,11 @@ fn finish_resend(sock: &'static Socket) -> Resent {
     {
         family.hand_writing();
     }
-    // A handler may have asked for it in between.
+    // A signal handler may have shut the half down since the first look.
     end();
     let mut waiters = 0;
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
-        // A waiter that comes later sees the state.
+        // A thread that announces itself after this load sees the new state.
         waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
         wake::own_threads(link, waiters, sock.index.load(Ordering::Relaxed));
     }
@@ -125,7 +148,7 @@ fn finish_resend(sock: &'static Socket) -> Resent {
     if sock.lingers.load(Ordering::Relaxed) {
         jobs::close_when_drained(sock);
     }
-    // Sets that wait for room wait for the kernel's from now on.
+    // From now on the kernel tells epoll sets that there is room.
     for i in 0..SETS {
         if let Some(set) = sock.set_at(i) {
             set.writes_by_tcp(sock, waiters);
@@ -135,7 +158,8 @@ fn finish_resend(sock: &'static Socket) -> Resent {
     Resent::All
 }
 
-/// What is left of a re-send is not sent: the connection is to be reset, or nobody can read it.
+/// Ends a re-send without the rest: the connection is to be reset, nobody is left to read it, or
+/// the reader, on this host, has a copy.
 pub(crate) fn abandon_rest(sock: &'static Socket) {
     if sock.tx.state() == State::Resending
         && let Ok(_section) = sock.tx.lock.enter()

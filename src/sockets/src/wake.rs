@@ -1,4 +1,21 @@
 //! Waking threads that wait on a stream: the peer's waiters, and this process's own.
+//!
+//! A waiter, a thread or an epoll set, has a slot on the link. Each half of a direction has a mask
+//! of the slots that wait for it (`waiters`). The functions here take such a mask, mark the stream
+//! in the slots, and ring the owners that sleep.
+//!
+//! | function | wakes | called after |
+//! |---|---|---|
+//! | [`peer`] | the other end's waiters | this end has moved a word |
+//! | [`own`] | this process's waiters | a change made here, or by the pump that plays the peer |
+//! | [`own_threads`] | the same without epoll sets | a change of state, or news of TCP |
+//! | [`ring_own`] | the owner of one slot | its mark, or a request of the peer |
+//!
+//! A change must keep these rules:
+//! - The caller changes the word or the state first, then reads the mask, with a full fence in
+//!   between. A waiter does the reverse, so at least one of the two sees the other.
+//! - All marks come before the first ring, since a thread that is rung may run at once.
+//! - The slots lie in memory that the peer can write, so nothing here waits for their contents.
 
 use crate::socket::watcher::Watcher;
 use crate::{after_tcp, tell};
@@ -18,9 +35,9 @@ fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Marks the waiters in `mask`, each in its way, and says which of them are to be rung. All marks
-/// come first: a thread that is rung may run at once in this thread's place, and look at other sets
-/// of its own, too.
+/// Marks the waiters in `mask`, by `wake` where they sleep on descriptors, and returns which of
+/// them must be rung. Rings none: a thread that is rung may run at once in place of this one, and
+/// may look at further sets of its own, which must be marked then.
 #[inline]
 fn mark<'a>(
     mask: u64,
@@ -41,8 +58,8 @@ fn mark<'a>(
     to_ring
 }
 
-/// Tells the peer's waiters in `mask` that there is news of stream `index`; how many had to be
-/// rung. Call after a successful `advance` and `fence_after_rmw`, with the stream locked.
+/// Tells the peer's waiters in `mask` that stream `index` has news, and returns how many had to be
+/// rung. Call after a successful `advance` and `fence_after_rmw`, with the half locked.
 #[inline]
 pub fn peer(link: &'static Link, mask: u64, index: u32) -> u64 {
     if mask == 0 {
@@ -74,7 +91,8 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
     u64::from(to_ring.count_ones())
 }
 
-/// Tells this process's own waiters in `mask`; how many had to be rung.
+/// Tells this process's own waiters in `mask` that stream `index` has news, and returns how many
+/// had to be rung.
 pub fn own(link: &'static Link, mask: u64, index: u32) -> u64 {
     let slot = |slot_index| link.my_slot(slot_index);
     let to_ring = mark(mask, slot, |slot, _| slot.wake(index));
@@ -84,9 +102,9 @@ pub fn own(link: &'static Link, mask: u64, index: u32) -> u64 {
     u64::from(to_ring.count_ones())
 }
 
-/// Wakes this process's threads in `mask` that sleep in blocking calls, in poll and in select.
-/// Epoll sets watch TCP themselves: to mark the stream would tell them twice of news of TCP, or of
-/// a demotion, which is none.
+/// Wakes this process's threads in `mask` that sleep in blocking calls, poll and select, but no
+/// epoll set. An epoll set watches TCP itself: a mark would report news of TCP twice, or report a
+/// demotion, which is no event for the program.
 pub fn own_threads(link: &'static Link, mask: u64, index: u32) {
     for slot_index in bits(mask) {
         let Some(slot) = link.my_slot(slot_index) else {
@@ -96,7 +114,8 @@ pub fn own_threads(link: &'static Link, mask: u64, index: u32) {
             Sleep::Futex => true,
             Sleep::Descriptor => {
                 let owner = link.slot_owner(slot_index) as *const Watcher;
-                // SAFETY: slots are owned by sets only, whose memory is type-stable, or by 0.
+                // SAFETY: the owner of a slot is 0 or the address of a set, entered by `readiness`,
+                // which never frees a set's memory or uses it for anything else.
                 unsafe { owner.as_ref() }.is_some_and(Watcher::is_private)
             }
         };
@@ -106,16 +125,18 @@ pub fn own_threads(link: &'static Link, mask: u64, index: u32) {
     }
 }
 
-/// Rings a slot of this process.
+/// Wakes the owner of a slot of this process.
 pub fn ring_own(link: &'static Link, slot_index: u32) {
     let owner = link.slot_owner(slot_index);
     if owner == 0 {
         if let Some(slot) = link.my_slot(slot_index) {
-            // SAFETY: the word lies in the arena of an open link, pinned by the caller's stream.
+            // SAFETY: the word lies in the link's arena, which a stream or a pin keeps mapped. A
+            // link that has neither, as after a request of the peer, unmaps its arena late.
             unsafe { sys::futex_wake(slot.sleep_word()) };
         }
     } else {
-        // SAFETY: slots are owned by sets only, whose memory is type-stable.
+        // SAFETY: an owner other than 0 is the address of a set, entered by `readiness`, which
+        // never frees a set's memory or uses it for anything else.
         unsafe { &*(owner as *const Watcher) }.ring();
     }
 }

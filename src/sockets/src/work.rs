@@ -1,5 +1,19 @@
-//! What the control thread does for sockets: the jobs that [`jobs`](super::jobs) has for it, and
-//! what the news of their TCP ask for.
+//! The control thread's work on sockets.
+//!
+//! | function | called | does |
+//! |---|---|---|
+//! | [`do_jobs`] | in every turn of the thread | the jobs of [`jobs`](super::jobs) that are due |
+//! | [`answer_calls`] | in every turn | demotes the streams that relatives want on TCP |
+//! | [`look`] | when a link's peer asks for it | follows a demotion by the peer |
+//! | [`on_tcp`] | when TCP of a watched socket has news | goes on with a re-send, wakes threads |
+//!
+//! These functions are called with no lock held, and take a socket's locks for one step at a time.
+//! They do not wait for a peer or for room in TCP, since one thread serves all connections: what is
+//! unfinished stays a job, or goes on with the next event.
+//!
+//! The program may have closed the socket meanwhile, and its structure may be another connection's.
+//! A job compares the generation first, or, for a watch, the epoch of the ring; an event of TCP is
+//! only a hint, which is right for any connection.
 
 use crate::demote::{self, Which};
 use crate::fork_shared::{self, Family};
@@ -15,7 +29,9 @@ use sluice_stats::Reason;
 use sluice_transport::FULL_REMOTE_NS;
 use sluice_transport::links;
 
-/// In how long to look again, if at all.
+/// Between hosts: the peer waits until the program has read TCP up to the switch. Demotes the
+/// stream if the program reads nothing, or not enough in time. Returns the ns until the next look;
+/// `None`: no further look is needed.
 fn look_at_far(far: &mut Far, now: u64) -> Option<u64> {
     let sock = far.sock;
     let stale = sock.generation.load(Ordering::Acquire) != far.generation;
@@ -33,23 +49,25 @@ fn look_at_far(far: &mut Far, now: u64) -> Option<u64> {
     Some(far.look - now)
 }
 
-/// What the reader of a full ring has done.
+/// What the reader of a full ring has done since the last look.
 enum Reader {
-    /// Nothing.
+    /// It has read nothing.
     Stuck,
-    /// There is room, or nobody waits for it any more.
+    /// It has made room, or no thread waits for room any more.
     Reads,
-    /// It has read, to here, but not enough for room.
+    /// It has read up to this offset, which does not make enough room.
     ReadAndStopped(u64),
 }
 
+/// Looks what the reader, which stood at `seen`, has done since. If there is room, wakes the
+/// threads that wait for it.
 fn reader_since(sock: &'static Socket, seen: u64) -> Reader {
     let Ok(_section) = sock.tx.lock.enter() else {
         return Reader::Reads;
     };
     let mut did = Reader::Reads;
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
-        // Nobody may have heard of what another host's reader has read.
+        // Between hosts the head moves only while some thread drives the endpoint.
         links::drive(link);
         let head = dir.rx.head.read().offset;
         let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
@@ -58,15 +76,16 @@ fn reader_since(sock: &'static Socket, seen: u64) -> Reader {
         } else if waiters != 0 && !events::has_room(sock) {
             did = Reader::ReadAndStopped(head);
         } else {
-            // A reader rings at half a ring; there is room before that.
+            // The reader rings only once half the ring is free, and there is room before that.
             wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
         }
     }
     did
 }
 
-/// In how long to look again, if at all. A reader that stands still is found when the patience
-/// with it is over, at most twice that time after the call that found the ring full.
+/// Demotes the stream if the reader of its full ring has stopped for the patience that `full_ns`
+/// allows. Such a reader is found at most twice that time after the call that found the ring full.
+/// Returns the ns until the next look; `None`: the watch is over.
 fn look_at_reader(watch: &mut Watch, now: u64) -> Option<u64> {
     let Watch { sock, ring, .. } = *watch;
     let patience = wait::full_ns(sock);
@@ -78,7 +97,7 @@ fn look_at_reader(watch: &mut Watch, now: u64) -> Option<u64> {
     if sock.tx.state() != State::Link && sock.full.end(ring, seen) {
         return None;
     }
-    // It has less of it after a switch.
+    // The patience is shorter once the switch is over.
     watch.due = watch.due.min(now + patience);
     if now < watch.due {
         return Some((watch.due - now).min(FULL_REMOTE_NS));
@@ -93,12 +112,12 @@ fn look_at_reader(watch: &mut Watch, now: u64) -> Option<u64> {
             return None;
         }
     }
-    // It has read since, and its patience begins anew: it may have stopped for good this time.
+    // The reader has read since. The patience begins anew, since it may have stopped after that.
     (watch.seen, watch.due) = (sock.full.look(ring)?, now + patience);
     Some(patience)
 }
 
-/// Does what is due; the time until the next thing is.
+/// Does the jobs that are due, and returns the ns until the next one is.
 pub fn do_jobs() -> Option<u64> {
     let mut due = jobs::take();
     let now = sys::now_ns();
@@ -179,7 +198,7 @@ pub fn do_jobs() -> Option<u64> {
     next
 }
 
-/// By the control thread: streams that relatives want are brought to TCP.
+/// Demotes the streams of this process that relatives want on TCP (`inherited`).
 pub fn answer_calls() {
     static SEEN: AtomicU32 = AtomicU32::new(0);
     let calls = fork_shared::calls();
@@ -196,9 +215,9 @@ pub fn answer_calls() {
     });
 }
 
-/// The peer has changed the words of a stream: goes along with a demotion.
+/// The peer asks this end to look at the words of a stream: follows a demotion, if there was one.
 pub fn look(link: &'static Link, index: u32) {
-    // It may have left a stream that this end had left before.
+    // The peer may have left a stream that this end left before, so its rings may be unused now.
     trim::returned(link);
     let Some(sock) = sock_of(link, index) else {
         return;
@@ -207,7 +226,8 @@ pub fn look(link: &'static Link, index: u32) {
     demote::follow_rx(sock);
 }
 
-/// TCP of a watched socket has news: `events` of epoll.
+/// TCP of a watched socket has news, `events` of epoll: goes on with a re-send or, between hosts,
+/// with the switch or the demotion, and wakes threads in blocking calls.
 pub fn on_tcp(sock: &'static Socket, events: u32) {
     if sock.fds.load(Ordering::Acquire) == 0 {
         return;
@@ -225,7 +245,7 @@ pub fn on_tcp(sock: &'static Socket, events: u32) {
             Resent::NoRoom
         };
         if !matches!(resent, Resent::NoRoom | Resent::Held) {
-            // The other half may still wait for news of TCP.
+            // If rx is off TCP, its threads still need to hear of a FIN or an RST.
             if sock.rx.state() == State::Plain {
                 jobs::unwatch(sock);
             } else {
@@ -233,7 +253,7 @@ pub fn on_tcp(sock: &'static Socket, events: u32) {
             }
         }
     }
-    // Sleepers of blocking calls do not watch TCP themselves.
+    // A thread that sleeps in a blocking call does not watch TCP itself.
     for half in [&sock.rx, &sock.tx] {
         if half.state() == State::Plain {
             continue;

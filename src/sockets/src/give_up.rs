@@ -1,4 +1,4 @@
-//! Takes a connection back to TCP for good, for a reason of this end.
+//! Takes a connection back to TCP for good, since this end's program does what a link cannot serve.
 
 use crate::demote::{self, Which};
 use crate::resend::{self, Resent};
@@ -9,15 +9,16 @@ use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_stats::Reason;
 
-/// Takes the socket back to TCP for good, and waits until TCP has what it has written.
+/// Takes the connection back to TCP for good, and waits until TCP has what the program has written.
+/// Between hosts the wait ends after 5 s, with a reset if other code is to use the descriptor.
 pub fn finish(sock: &'static Socket, reason: Reason) {
     if begin(sock, reason) {
         finish::blocking(sock, reason);
     }
 }
 
-/// Like [`finish`], for a program that will read past the hooks and not write: waits until no
-/// record of the peer is to come, but not until the peer has read everything.
+/// Like [`finish`], for a program that will only read past the hooks: the control thread re-sends
+/// what TCP has no room for. Between hosts, waits until what is read comes by TCP without a record.
 pub fn to_read(sock: &'static Socket, reason: Reason) {
     if begin(sock, reason) {
         crate::carrier::finish_reading(sock, reason);
@@ -27,8 +28,8 @@ pub fn to_read(sock: &'static Socket, reason: Reason) {
 /// Like [`finish`], before a write past the hooks.
 ///
 /// # Errors
-/// [`Error::WouldBlock`]: TCP has no room now, and the call may not wait. [`Error::BrokenPipe`]
-/// after `shutdown`.
+/// [`Error::WouldBlock`]: the re-send is not finished, and the call may not wait.
+/// [`Error::BrokenPipe`]: the program has shut the writing half down.
 pub fn before_write(
     sock: &'static Socket,
     fd: c_int,
@@ -49,7 +50,7 @@ pub fn before_write(
         && sock.tx.state() == State::Resending
         && resend::now(sock) != Resent::All
     {
-        // The socket's epoll sets hear of the end of the re-send.
+        // The socket's epoll sets are told when the re-send ends.
         wait::ask_for_tcp_room(sock);
     }
     if sock.tx.state() == State::Plain {

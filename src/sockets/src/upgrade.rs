@@ -11,9 +11,9 @@ use sluice_runtime::{address, process};
 use sluice_stats::Reason;
 use sluice_transport::Carrier;
 
-/// Ring length for one more stream of this process: long for few streams, short for many, so that
-/// together they stay within a processor's cache. Not longer, since TCP must take what lies unread
-/// when a stream is handed over, at exec, say, and its buffers are still small then.
+/// The ring length for one more stream of this process: long for few streams and short for many, so
+/// that together they fit into a processor's cache. Longer rings than 256 KiB only if the settings
+/// ask for them, since at exec, say, TCP must take the unread bytes, and its buffers are small.
 pub fn ring_len(link: &Link) -> u32 {
     let config = config();
     let most = if config.memory.is_some() {
@@ -26,13 +26,13 @@ pub fn ring_len(link: &Link) -> u32 {
         16..=63 => 128 << 10,
         64..=255 => 64 << 10,
         256..=4095 => 32 << 10,
-        // Together with the longer ones, these fit into what one side of a link can lend.
+        // So short that all rings together fit into what one side of a link can lend.
         _ => 8 << 10,
     };
     most.min(if most > 256 << 10 { most } else { wanted })
 }
 
-/// Connections of this process with a stream, and bytes of their rings.
+/// The number of this process's connections with a stream, and the bytes of their rings.
 fn in_use() -> (u64, u64) {
     let mut all = (0, 0);
     crate::socket::for_all(|sock| {
@@ -44,8 +44,8 @@ fn in_use() -> (u64, u64) {
     all
 }
 
-/// Returns whether the settings let the connection between these addresses leave TCP now. A rule
-/// that keeps it on TCP pins it.
+/// Returns whether the settings let the connection between these addresses leave TCP now. If a rule
+/// keeps the connection on TCP, pins it there.
 pub fn ask_user(sock: &Socket, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
     let config = config();
     let side = match sock.role.load(Ordering::Relaxed) {
@@ -97,13 +97,15 @@ pub fn attach(
     let Some(stream) = arena.stream(index) else {
         return Err(Reason::LinkFull);
     };
-    // SAFETY: the arena stays mapped while the link counts a stream.
+    // SAFETY: the arena stays mapped while the link counts a stream, as it does from before this
+    // call until `leave`. Later a link unmaps its arena only when no thread can look at it.
     let stream: &'static sluice_fabric::layout::Stream = unsafe { &*core::ptr::from_ref(stream) };
     let (outgoing, incoming) = link.directions(stream);
     let Some(lent) = link.lent_for(index) else {
         return Err(Reason::LinkLost);
     };
-    // The peer can write to this record, and uses it itself, so a changed one cannot work.
+    // The peer can write to this record, and takes its ring from there. A record that differs from
+    // what this end has lent is refused.
     let said = &incoming.rx_wishes;
     let unchanged = said.ring_at.load(Ordering::Relaxed) == lent.at
         && said.ring_len.load(Ordering::Relaxed) == lent.len;
@@ -117,19 +119,19 @@ pub fn attach(
     let refused = take_in(sock, generation);
     if refused.is_ok() {
         options::note(sock, sock.fd.load(Ordering::Relaxed));
-        // Before the switch, which clears it under the lock.
+        // Set before the switch, which clears it under the lock.
         sock.conn().awaits(Reason::Met);
         sock.set_stream(link, index);
         incoming.rx_wishes.ended.store(0, Ordering::SeqCst);
         sock.rx.set_dir(Some(incoming));
-        // A thread that shuts it down after this look finds the direction.
+        // A thread that shuts the half down after this load finds the direction, and marks it.
         if sock.halves.load(Ordering::SeqCst) & half::WRITING != 0 {
             incoming.rx_wishes.ended.store(1, Ordering::SeqCst);
         }
         sock.rx.set_ring(ring);
         sock.tx.set_dir(Some(outgoing));
         sock.linked_before.store(sock.linked(), Ordering::Relaxed);
-        // In the child of a fork, the parent's watch does not exist.
+        // In the child of a fork, the watch of the parent's control thread does not exist.
         sock.full.reset();
         sock.adopted.store(false, Ordering::Relaxed);
         sock.counted.store(false, Ordering::Relaxed);
@@ -144,7 +146,7 @@ pub fn attach(
     drop((tx, rx));
     refused?;
     if !Carrier::of(link).proves_by_digests {
-        // Both ends are on this host and stay there: no proof by digests is needed.
+        // Both ends are on this host and stay there, so digests need not prove the peer.
         prefix::forget(sock);
     }
     jobs::watch(sock);
@@ -153,17 +155,17 @@ pub fn attach(
             set.adopt_stream(sock);
         }
     }
-    // From here on a thread that returns from the kernel may consent, too.
+    // From now on a thread that returns from the kernel may consent, too.
     sock.adopted.store(true, Ordering::SeqCst);
     consent(sock);
     Ok(())
 }
 
-/// Returns whether the socket still is the connection of `generation` and may have a stream. Call
-/// under both locks.
+/// Checks that the socket still is the connection of `generation` and may have a stream, and makes
+/// this process the owner of the stream. Call under both locks.
 fn take_in(sock: &'static Socket, generation: u32) -> Result<(), Reason> {
-    // In this order: `alloc` stores `fds` last, so a thread that sees a later connection's
-    // descriptor also sees its generation.
+    // `fds` first: `alloc` stores it last, so a thread that sees a later connection's descriptor
+    // also sees its generation.
     if sock.fds.load(Ordering::Acquire) == 0
         || sock.generation.load(Ordering::Acquire) != generation
     {
@@ -191,8 +193,8 @@ fn take_in(sock: &'static Socket, generation: u32) -> Result<(), Reason> {
     Ok(())
 }
 
-/// A reader did not consent because a thread was in a wait for more sockets than are marked one by
-/// one.
+/// Some reader has not consented because a thread was in a big wait: a poll of more sockets than
+/// are marked one by one.
 static REFUSED_FOR_BIG_WAIT: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether a stream for writing is attached whose reader has not consented yet.
@@ -207,16 +209,17 @@ pub fn awaits_consent(sock: &'static Socket) -> bool {
     dir.is_some_and(|dir| dir.rx_wishes.consent.load(Ordering::Acquire) == 0)
 }
 
-/// Called when such a wait ends: sockets that were refused for it consent now, also those that were
-/// not in it.
+/// Called when a big wait ends: the readers that did not consent because of one are asked again,
+/// also those of sockets that were not in it.
 pub fn consent_behind_big_wait() {
     if !events::is_any_big_wait() && REFUSED_FOR_BIG_WAIT.swap(false, Ordering::SeqCst) {
         crate::socket::for_all(consent);
     }
 }
 
-/// Lets the reader consent, once no thread is in a kernel wait that a doorbell cannot end, and the
-/// kernel's count of bytes equals the hooks': all that was read was read through hooks.
+/// Lets the reader consent if no thread is in a kernel wait that a doorbell cannot end, and the
+/// kernel and the hooks have counted the same bytes, so nothing was read past the hooks. If they
+/// have not, or the connection is not established, demotes the stream. Call with no lock held.
 #[cold]
 pub fn consent(sock: &'static Socket) {
     if sock.rx.state() != State::Proved
@@ -230,7 +233,7 @@ pub fn consent(sock: &'static Socket) {
     }
     if events::is_any_big_wait() {
         REFUSED_FOR_BIG_WAIT.store(true, Ordering::SeqCst);
-        // Asked again: the last big wait may have ended before the flag was set.
+        // Looks again, since the last big wait may have ended before the flag was set.
         if events::is_any_big_wait() {
             return;
         }
@@ -250,7 +253,7 @@ pub fn consent(sock: &'static Socket) {
             Some((tcp::ESTABLISHED, n)) if n == sock.rx.kernel_bytes() => {
                 dir.rx_wishes.consent.store(1, Ordering::Release)
             }
-            // This end has sent its FIN; what it reads goes on.
+            // This end has sent its FIN, and may still read.
             Some((tcp::FIN_WAIT1 | tcp::FIN_WAIT2, n))
                 if n == sock.rx.kernel_bytes() && !carrier.switches_together =>
             {
@@ -279,11 +282,11 @@ pub fn consent(sock: &'static Socket) {
 /// The outcome of a writer's try to switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
-    /// On the link from now on.
+    /// The writer is on the link.
     Done,
-    /// Not yet: TCP takes these bytes.
+    /// It cannot switch yet, and TCP takes these bytes.
     Later,
-    /// Never: the stream must be demoted for this reason.
+    /// It cannot switch, and the stream must be demoted for this reason.
     Never(Reason),
 }
 
@@ -295,7 +298,7 @@ pub(crate) fn try_switch(sock: &'static Socket) -> Switch {
     };
     // Directions that switch together are switched by the pump's steps (`carrier::advance`).
     let carrier = sock.carrier();
-    // Before `adopted`, no set would ask to hear of space in the ring.
+    // Before `adopted`, no epoll set would wait for room in the ring.
     if dir.rx_wishes.consent.load(Ordering::Acquire) != 1
         || !sock.adopted.load(Ordering::SeqCst)
         || sock.tx.in_kernel() != 0
@@ -311,9 +314,9 @@ pub(crate) fn try_switch(sock: &'static Socket) -> Switch {
     })
 }
 
-/// Makes the ring take the program's writes from now on, after `announce` has been told the offset
-/// N; `false` from it: not yet. Call under the tx lock, in state Proved, with no thread in a kernel
-/// write.
+/// Puts the program's writes into the ring from now on. `announce` tells the peer the offset N, and
+/// returns false if the switch cannot be yet. Call under the tx lock, in state Proved, with no
+/// thread in a kernel write.
 pub(crate) fn take_ring(sock: &'static Socket, announce: impl FnOnce(u64) -> bool) -> Switch {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return Switch::Later;
@@ -344,7 +347,7 @@ pub(crate) fn take_ring(sock: &'static Socket, announce: impl FnOnce(u64) -> boo
     if !announce(written.bytes) {
         return Switch::Later;
     }
-    // The reader must read TCP's part first, and no further write will push it out.
+    // The reader must read TCP's bytes first, and no later write would make TCP send them.
     if !written.is_acknowledged {
         options::push_out(sock, fd);
     }
@@ -353,14 +356,15 @@ pub(crate) fn take_ring(sock: &'static Socket, announce: impl FnOnce(u64) -> boo
     Switch::Done
 }
 
-/// How much may lie unread in a ring of `len` bytes: it must fit into TCP at any moment, after what
-/// is there, for a close that may not wait. `Err`: no switch now, or never.
+/// Returns how much may lie unread in a ring of `len` bytes. TCP must have room for these bytes at
+/// any moment, after those that it holds, since a close may not wait. `Err`: no switch now, or
+/// never.
 fn most_unread(sock: &Socket, fd: i32, len: u64) -> Result<u32, Switch> {
     /// A smaller ring is not worth a switch.
     const LEAST: u32 = 4096;
     let len = len.min(u64::from(u32::MAX)) as u32;
     if sock.carrier().keeps_arrived {
-        // Between hosts, what has arrived at the peer's end stays there.
+        // Between hosts, bytes that have arrived at the peer's end need no room in TCP.
         return if len < LEAST {
             Err(Switch::Never(Reason::SendBufferSmall))
         } else {
@@ -372,20 +376,20 @@ fn most_unread(sock: &Socket, fd: i32, len: u64) -> Result<u32, Switch> {
     if most < LEAST {
         return Err(Switch::Never(Reason::SendBufferSmall));
     }
-    // Nothing is added to what TCP holds, so the room stays. In large pieces the kernel's overhead
-    // per byte is small.
+    // On the link TCP gets no more bytes, so the room stays. An eighth is left for the kernel's own
+    // overhead, which is small for large pieces.
     let free = buffer.size.saturating_sub(buffer.used);
     let fits = free - free / 8;
-    // A writer that finds TCP full waits until a third is free (`sk_stream_is_writeable`), and so
-    // comes by here with more than a quarter.
+    // A writer that finds TCP full waits until a third is free (`sk_stream_is_writeable`), so its
+    // next write finds more than a quarter here.
     if fits < most.min(buffer.size / 4).max(LEAST) {
         return Err(Switch::Later);
     }
     Ok(most.min(fits))
 }
 
-/// Enters the link if all `from` bytes of TCP before it are read. Call under the rx lock, in a
-/// state before the link.
+/// Has the reader enter the link if it has read the `from` bytes of TCP before it. Does nothing in
+/// a state other than Proved and Draining. Call under the rx lock.
 pub(crate) fn enter_link(sock: &'static Socket, from: u64) {
     let comes = matches!(sock.rx.state(), State::Proved | State::Draining);
     if comes && sock.rx.kernel_bytes() == from {
@@ -414,7 +418,7 @@ mod tests {
         let (a, _, index) = testing::link();
         let sock = socket::alloc(-1, role::CONNECTING).unwrap();
         let generation = sock.generation.load(Ordering::Acquire);
-        // Another connection by now.
+        // The structure belongs to another connection.
         let other = attach(sock, generation.wrapping_sub(1), a, index);
         assert_eq!(other, Err(Reason::Close));
         sock.fds.store(0, Ordering::Relaxed);
@@ -452,7 +456,7 @@ mod tests {
         let sock = socket::alloc(fd, role::CONNECTING).unwrap();
         let size = 64 << 10;
         sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &size).unwrap();
-        // The kernel doubles it.
+        // The kernel doubles the value.
         assert_eq!(most_unread(sock, fd, 1 << 20), Ok(64 << 10));
         assert_eq!(most_unread(sock, fd, 8192), Ok(8192));
         here.set_nonblocking(true).unwrap();
@@ -461,7 +465,7 @@ mod tests {
             written += n;
         }
         assert_eq!(most_unread(sock, fd, 1 << 20), Err(Switch::Later));
-        // Until TCP would report room.
+        // Reads until TCP reports room.
         let mut piece = [0; 4096];
         while sys::poll_one(fd, libc::POLLOUT, Some(sys::timespec(0))).unwrap() == 0 {
             written -= peer.read(&mut piece).unwrap();
@@ -482,7 +486,8 @@ mod tests {
         let (a, b, index) = testing::link();
         let other = testing::stream(a, b);
         let (own, others) = (a.lent_for(index).unwrap(), a.lent_for(other).unwrap());
-        // Side 1 writes into the ring that side 0 lends; its record lies where both can write.
+        // Side 1 writes into the ring that side 0 lends. The record of that ring lies where both
+        // sides can write.
         let said = &testing::directions(b, index)[1].rx_wishes;
         for (at, len) in [(others.at, others.len), (own.at, own.len / 2), (0, 0)] {
             said.ring_at.store(at, Ordering::Relaxed);

@@ -347,6 +347,8 @@ class Life:
     def op_fork(self, op, p):
         name = op.words[0]
         need(name in "ABCDEF" and len(name) == 1 and op.thread == 0, "how?")
+        # A copy of what was unread stays with the process that has it: docs/limitations.md.
+        need(not any(isinstance(h.file, Stream) and h.file.is_copy_left for h in p.handles.values()), "who reads it?")
         q = self.new_process(name)
         for n, h in p.handles.items():
             q.handles[n] = Handle(h.file, h.number, h.cloexec)

@@ -1,14 +1,25 @@
-//! The control thread goes on with the switch of a stream to another host, or with its way back.
+//! Takes a stream to another host through its switch from TCP to the link, and on through its
+//! demotion.
 //!
-//! Reading and writing are as ever: the endpoint's pump plays the peer. What differs is what
-//! decides. Within a host the two words do; here [`Transit`](sluice_stream::Transit) does, which
-//! both halves of the socket ask, and the words only stop the program's threads:
+//! Within a host the two words decide where each direction is. Between hosts
+//! [`Transit`](sluice_stream::Transit) decides, which the endpoint's pump holds and both halves
+//! ask; the words only stop the program's threads. The pump plays the peer, so reads and writes use
+//! the rings as within a host.
 //!
 //! ```text
 //!   rx  Proved ──peer's N──► Draining ──► Link ──record, all read──► Returning ──► Plain
 //!   tx  Proved ──our N─────► Link (held by the pump until the switch is through)
 //!                            Link ──left──► Resending (the record first) ──► Plain
 //! ```
+//!
+//! [`advance`] is called by the control thread, and by a thread that waits for TCP (`handover`). It
+//! takes the rx lock, then the tx lock; the endpoint's lock is the innermost.
+//!
+//! A change must keep these rules:
+//! - TCP is heard before the steps go on, since it may show that the peer has died.
+//! - `enter` comes before the step that tells the peer that it may write a record. Both are in one
+//!   call on the pump, which sends only afterwards.
+//! - N is fixed only after this reader has consented, and with no write in the kernel (`fix`).
 
 use super::link::{is_remote, of, reads_link};
 use super::record_rx::hear_tcp;
@@ -22,15 +33,15 @@ use sluice_stream::pump::{Pump, Stepped};
 use sluice_stream::record::Out;
 use sluice_transport::verbs::endpoint::{Endpoint, Lost};
 
-/// By the control thread: goes on with the switch of the socket's stream, or with its way back.
+/// Goes on with the switch of the socket's stream, or with its demotion.
 pub fn advance(sock: &'static Socket) {
     let Ok(_rx) = sock.rx.lock.enter() else {
         return;
     };
     let fd = sock.fd.load(Ordering::Relaxed);
     if reads_link(sock) {
-        // First, since a peer that has died is sent no record: it would be answered by a reset, of
-        // another kind.
+        // Before the switch: a peer that has died must be sent no record, since its kernel would
+        // answer with an RST, which shows the program another error.
         hear_tcp(sock, fd);
     }
     if let Ok(_tx) = sock.tx.lock.enter()
@@ -43,7 +54,7 @@ pub fn advance(sock: &'static Socket) {
     }
 }
 
-/// Under both locks.
+/// Takes the steps of the switch, then follows if the stream is left. Call with both locks held.
 fn switch(sock: &'static Socket, endpoint: &Endpoint, stream: u16) {
     let mut entered = false;
     loop {
@@ -70,8 +81,8 @@ fn switch(sock: &'static Socket, endpoint: &Endpoint, stream: u16) {
                     continue;
                 }
                 if stepped == Stepped::Far {
-                    // A read that was in the kernel by then is counted without a lock: told before
-                    // it looks, or seen here.
+                    // A `recv` in the kernel is counted without the lock: it may have moved bytes
+                    // since `read` was taken.
                     sock.far.store(true, Ordering::SeqCst);
                     if sock.rx.kernel_bytes() != read {
                         continue;
@@ -84,7 +95,7 @@ fn switch(sock: &'static Socket, endpoint: &Endpoint, stream: u16) {
         }
     }
     if entered {
-        // A reader of TCP without a limit looks anew.
+        // A thread that reads TCP without a limit must look again: its bytes now end at N.
         tell_readers(sock);
     }
     let now = endpoint.with(|pump| {
@@ -104,9 +115,9 @@ fn switch(sock: &'static Socket, endpoint: &Endpoint, stream: u16) {
     }
 }
 
-/// Before the peer is told what lets it write a record: once its N is known TCP is read up to
-/// there, and not only when the program reads on. From here on what TCP has may be for this
-/// library. Whether that is new.
+/// Limits the reader to the peer's N on TCP once N is known, and enters the link if TCP is read up
+/// to there: TCP may bring a record next. Call with the rx lock held, before the peer is told that
+/// it may write one. Returns whether N is new.
 fn enter(sock: &'static Socket, pump: &mut Pump, stream: u16) -> bool {
     let known = pump.transit(stream).and_then(|t| t.peer_n());
     let (Some(n), Some(dir)) = (known, sock.rx.dir()) else {
@@ -121,13 +132,14 @@ fn enter(sock: &'static Socket, pump: &mut Pump, stream: u16) -> bool {
     true
 }
 
-/// Under the rx lock: is no read in the kernel, and comes none there that a doorbell does not end?
+/// Returns whether no read is in the kernel, and none enters it that a doorbell does not end. Call
+/// with the rx lock held.
 fn consents(sock: &Socket) -> bool {
     let dir = sock.rx.dir();
     dir.is_some_and(|dir| dir.rx_wishes.consent.load(Ordering::Relaxed) == 1)
 }
 
-/// Under both locks: fixes our N, if it may be now.
+/// Fixes this end's N, if that is possible now. Returns whether it did. Call with both locks held.
 fn fix(sock: &'static Socket, endpoint: &Endpoint, stream: u16, entered: &mut bool) -> bool {
     if sock.tx.state() != State::Proved || !consents(sock) || sock.tx.in_kernel() != 0 {
         return false;
@@ -155,9 +167,9 @@ fn fix(sock: &'static Socket, endpoint: &Endpoint, stream: u16, entered: &mut bo
     }
 }
 
-/// The endpoint is lost: by the control thread. A peer that has died shows it on TCP in a moment,
-/// and a record written before would make a reset of that: true when all streams went on, in any
-/// case when it is `late`.
+/// The link is lost: goes on with its streams. One whose TCP has not ended waits until it is
+/// `late`, since a peer that died shows that on TCP in a moment, and would answer a record with an
+/// RST. Returns whether all streams went on. Called by the control thread.
 pub fn lost(near: &'static Link, endpoint: &Endpoint, late: bool) -> bool {
     let mut all = true;
     for stream in endpoint.streams() {

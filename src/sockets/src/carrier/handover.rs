@@ -1,6 +1,22 @@
-//! What goes on with a socket whose stream ends: this program, nothing, or others that know nothing
-//! of links. The last need a TCP that has all of it, for which they, or the library on their
-//! behalf, wait.
+//! Waits until TCP has what the next user of a socket needs, after its stream to another host is
+//! given up.
+//!
+//! | function | next on the socket | waits until |
+//! |---|---|---|
+//! | [`finish`] | as the reason tells (`leaving`) | as one of the next two |
+//! | `hand_over` | a user without links | TCP is clean both ways, or is reset |
+//! | [`finish_within`] | this program | nothing is left to re-send |
+//! | [`finish_reading`] | this program, reading past the hooks | TCP has all that it reads |
+//! | [`release`] | nothing: it closes | also the peer's record is here |
+//! | [`await_return`] | this program | TCP has the first re-sent byte |
+//!
+//! Each calls [`advance`], asks whether that is so, and sleeps, in turn until a time limit. After
+//! the limit `hand_over` resets the connection, and the others return.
+//!
+//! A change must keep these rules:
+//! - Call them with no lock held: `advance` takes a socket's locks, and `wait` sleeps.
+//! - `wait` asks for input only while TCP has none. Bytes that nobody reads would end each sleep.
+//! - A sleep ends after 1 ms: no event tells that TCP has acknowledged everything.
 
 use super::PATIENCE_NS;
 use super::advance::advance;
@@ -14,7 +30,7 @@ use sluice_fabric::sys;
 use sluice_stats::Reason;
 use sluice_stream::record::Leave;
 
-/// The stream was given up for this reason: waits until the next user may use the socket.
+/// Waits until the next user may have the socket, whose stream was given up for this reason.
 pub fn finish(sock: &'static Socket, reason: Reason) {
     let until_ns = sys::now_ns() + PATIENCE_NS;
     if leaving(reason) == Leave::Hand {
@@ -24,8 +40,8 @@ pub fn finish(sock: &'static Socket, reason: Reason) {
     }
 }
 
-/// As [`finish`], for a program that reads on where nobody hides the peer's record: what it has
-/// written may follow.
+/// As [`finish`], for a program that reads past the hooks, where nobody hides the peer's record. It
+/// does not wait for what the program has written.
 pub fn finish_reading(sock: &'static Socket, reason: Reason) {
     let until_ns = sys::now_ns() + PATIENCE_NS;
     drive_while(sock, until_ns, || sock.rx.state() != State::Plain);
@@ -34,15 +50,15 @@ pub fn finish_reading(sock: &'static Socket, reason: Reason) {
     }
 }
 
-/// As [`finish`], of a stream whose program goes on with it, no longer than `ns`.
+/// As [`finish`], if the program goes on with the stream; for at most `ns`.
 pub fn finish_within(sock: &'static Socket, ns: u64) {
     drive_while(sock, sys::now_ns() + ns, || {
         sock.tx.state() == State::Resending
     });
 }
 
-/// For a socket that others are to read and write next, or that is about to be closed with the
-/// process: drives the link until TCP has all of it, 5 s at most; then it is reset.
+/// Drives the link until TCP is clean, for a user without links; after the limit resets the
+/// connection.
 fn hand_over(sock: &'static Socket, until_ns: u64) {
     loop {
         advance(sock);
@@ -70,16 +86,16 @@ fn hand_over(sock: &'static Socket, until_ns: u64) {
     }
 }
 
-/// As [`hand_over`], for what the program is through with: until nothing is left to send, and the
-/// peer's record is here.
+/// Waits until nothing is left to re-send and the peer's record is here, for a socket that the
+/// program is through with.
 pub fn release(sock: &'static Socket, until_ns: u64) {
     drive_while(sock, until_ns, || {
         sock.tx.state() == State::Resending || awaits_record(sock)
     });
 }
 
-/// The program may know of bytes that were dropped: waits until TCP brings the first of them, or
-/// the stream has returned to it.
+/// Waits until TCP brings the first of the dropped bytes, or the stream is left. The program may
+/// have been told of these bytes.
 pub fn await_return(sock: &'static Socket, until_ns: u64) {
     drive_while(sock, until_ns, || {
         let fd = sock.fd.load(Ordering::Relaxed);
@@ -96,8 +112,8 @@ fn drive_while(sock: &'static Socket, until_ns: u64, goes_on: impl Fn() -> bool)
     }
 }
 
-/// Sleeps until the link or TCP has news, or 1 ms is over, since TCP does not tell that all was
-/// acknowledged.
+/// Sleeps until the link or TCP has news, 1 ms at most: no event tells that TCP has acknowledged
+/// everything.
 fn wait(sock: &'static Socket, until_ns: u64) {
     let Some((endpoint, _)) = of(sock) else {
         return;
@@ -105,7 +121,7 @@ fn wait(sock: &'static Socket, until_ns: u64) {
     let fd = sock.fd.load(Ordering::Relaxed);
     endpoint.drain_events();
     let mut tcp = libc::POLLIN;
-    // Bytes before the record that nobody reads, or a part of one: these make no news.
+    // Bytes before the record that nobody reads, or a part of a record, are no news.
     if tcp::has_bytes(fd) {
         tcp = 0;
     }

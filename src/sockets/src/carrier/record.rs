@@ -1,5 +1,20 @@
-//! The record by which each end says, on TCP, where the link ended: this end's is written, and the
-//! peer's is removed if it crossed this end's last word.
+//! The record that this end writes to TCP when a stream is demoted. It says where the link's bytes
+//! end; `record_rx` reads the peer's.
+//!
+//! [`before_resend`] writes it as the half enters `Resending`, before any other byte. An end that
+//! is through with the connection says in its record that it is the last: the peer then writes
+//! none. One that the peer wrote at the same time crosses that word, and `drop_crossing` removes
+//! it.
+//!
+//! Locks: [`before_resend`] and [`may_finish`] are called with the tx lock held, the others with
+//! any. The endpoint's lock is the innermost, and is not held while TCP is read or written.
+//!
+//! A change must keep these rules:
+//! - No byte of a re-send precedes the end of the record: `Ready` is told only when no rest is due.
+//! - An error of the socket is the program's to see. A `send` would take it, so none is made then.
+//! - TCP is not closed on a record that is unread or under way: the kernel would answer with an
+//!   RST, which drops what this end has sent.
+//! - `may_cross` asks first whether TCP has acknowledged everything, and then for the record.
 
 use super::Before;
 use super::link::of;
@@ -11,12 +26,12 @@ use sluice_stats::Reason;
 use sluice_stream::record::{Leave, Out, RECORD_LEN};
 use sluice_transport::verbs::endpoint::Endpoint;
 
-/// Tells the pump that this end gives the stream up.
+/// Leaves the stream, in the way that `how` says.
 pub fn leave_stream(sock: &Socket, endpoint: &Endpoint, stream: u16, how: Leave) {
     if how == Leave::Hand {
         sock.handed.store(true, Ordering::Relaxed);
     }
-    // What has come by now counts as received.
+    // What has arrived by now counts as received.
     endpoint.drive();
     endpoint.with_stream(stream, |pump| {
         if let Some(transit) = pump.transit(stream) {
@@ -26,14 +41,15 @@ pub fn leave_stream(sock: &Socket, endpoint: &Endpoint, stream: u16, how: Leave)
     });
 }
 
-/// Both directions are shut down: the peer's record would meet a socket that answers by a reset.
+/// Leaves the stream so that the peer writes no record: both halves are shut down, and the kernel
+/// would answer it with an RST.
 pub fn wants_no_answer(sock: &'static Socket) {
     if let Some((endpoint, stream)) = of(sock) {
         leave_stream(sock, endpoint, stream, Leave::Close);
     }
 }
 
-/// Under the tx lock, in state Resending: writes the record, if one is due.
+/// Writes the record, if one is due. Call with the tx lock held, in state Resending.
 pub fn before_resend(sock: &'static Socket) -> Before {
     let Some((endpoint, stream)) = of(sock) else {
         return Before::Over;
@@ -41,7 +57,8 @@ pub fn before_resend(sock: &'static Socket) -> Before {
     let fd = sock.fd.load(Ordering::Relaxed);
     let left = endpoint.with(|pump| pump.transit(stream).is_none_or(|t| t.is_leaving()));
     if left == Some(false) {
-        // A handler that interrupted this thread's own driving has given the stream up.
+        // The stream was given up in a handler that interrupted this thread's own driving: the pump
+        // has not heard of it.
         leave_stream(sock, endpoint, stream, Leave::Shut);
     }
     loop {
@@ -77,11 +94,11 @@ pub fn before_resend(sock: &'static Socket) -> Before {
             };
         }
         if sys::has_error(fd) {
-            // It is the program's to see, and a send would take it.
+            // The error is the program's to see, and a send would take it.
             return Before::Over;
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: bytes of ours.
+        // SAFETY: `record` lies in this frame, and `rest` is at most its length.
         match unsafe { sys::send(fd, record.as_ptr(), rest, flags) } {
             Ok(n) => {
                 sock.tx.add_kernel_bytes(n as u64);
@@ -95,8 +112,8 @@ pub fn before_resend(sock: &'static Socket) -> Before {
     }
 }
 
-/// Copies what of the peer's record was taken out of TCP before the rest had come; how much that
-/// is.
+/// Copies the part of the peer's record that was removed from TCP before the rest came. Returns its
+/// length.
 pub(crate) fn part_of(endpoint: &Endpoint, stream: u16, head: &mut [u8; RECORD_LEN]) -> usize {
     let kept = endpoint.with(|pump| {
         let part = pump.part(stream);
@@ -107,9 +124,9 @@ pub(crate) fn part_of(endpoint: &Endpoint, stream: u16, head: &mut [u8; RECORD_L
     kept.unwrap_or(0)
 }
 
-/// Under the tx lock, when all is sent again: may TCP be closed? After the word that no record is
-/// wanted one may be under way that crossed it, and would meet a closed socket, which resets: not
-/// before TCP has acknowledged all.
+/// Returns whether TCP may be closed once everything is re-sent. A record that crossed this end's
+/// last word would meet a closed socket, whose kernel answers with an RST, so TCP must have
+/// acknowledged everything first. Call with the tx lock held.
 pub fn may_finish(sock: &'static Socket) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return true;
@@ -119,15 +136,16 @@ pub fn may_finish(sock: &'static Socket) -> bool {
     !is_through || !may_cross(sock, endpoint, stream)
 }
 
-/// After this end's word that it wants no record: may one of the peer's still come that crossed
-/// it? One that is here is removed.
+/// Returns whether a record of the peer may still come that crossed this end's last word. Removes
+/// one that is here.
 pub(super) fn may_cross(sock: &'static Socket, endpoint: &Endpoint, stream: u16) -> bool {
     let last = endpoint.with(|pump| pump.transit(stream).is_some_and(|t| t.said_last()));
     if last != Some(true) {
         return false;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
-    // First: what was written before TCP acknowledged our word is here after that.
+    // Before the look for the record: what the peer wrote before it acknowledged our word is then
+    // here.
     let acknowledged = sys::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0) == 0;
     let may = !drop_crossing(endpoint, stream, fd) && !acknowledged && !sys::has_error(fd);
     if may {
@@ -136,8 +154,8 @@ pub(super) fn may_cross(sock: &'static Socket, endpoint: &Endpoint, stream: u16)
     may
 }
 
-/// Is the peer's record under way to a socket that the program is through with? A close before it
-/// comes would be answered by a reset, which takes what is under way from here.
+/// Returns whether the peer's record is still to come, to a socket that the program is through
+/// with. A close before it comes would draw an RST, which drops what this end has sent.
 pub fn awaits_record(sock: &Socket) -> bool {
     let awaits = of(sock).and_then(|(endpoint, stream)| {
         endpoint.with(|pump| pump.transit(stream).is_some_and(|t| t.awaits_record()))
@@ -147,7 +165,7 @@ pub fn awaits_record(sock: &Socket) -> bool {
     awaits == Some(true) && comes()
 }
 
-/// Removes the peer's record that crossed our last word, if it is here.
+/// Removes the peer's record that crossed our last word. Returns whether it was here.
 pub(super) fn drop_crossing(endpoint: &Endpoint, stream: u16, fd: i32) -> bool {
     let mut head = [0u8; RECORD_LEN];
     let kept = part_of(endpoint, stream, &mut head);
@@ -157,7 +175,7 @@ pub(super) fn drop_crossing(endpoint: &Endpoint, stream: u16, fd: i32) -> bool {
     }
     let receive = |rest: &mut [u8], flags| {
         let flags = flags | libc::MSG_DONTWAIT;
-        // SAFETY: room of ours.
+        // SAFETY: `rest` is a slice of `head`, which lies in this frame.
         unsafe { sys::recv(fd, rest.as_mut_ptr(), rest.len(), flags) }
     };
     let _ = receive(rest, libc::MSG_PEEK);

@@ -1,8 +1,25 @@
-//! What TCP tells beneath a stream to another host: the peer's record, its end, its errors.
+//! What TCP brings beneath a stream to another host: the peer's record, a FIN, an error.
 //!
-//! From the moment in which the peer's N is known TCP is read up to there
-//! ([`enter_link`](crate::upgrade::enter_link)), and brings nothing of the program's but after a
-//! record. A thread that finds that TCP has something hears it first.
+//! Once the peer's N is known, TCP is read up to N ([`enter_link`](crate::upgrade::enter_link)).
+//! What it has next is the peer's record, and the program's bytes follow only after that. A thread
+//! that finds TCP readable therefore hears it first.
+//!
+//! | rx | [`hear_tcp`] |
+//! |---|---|
+//! | `Link` | looks at the first bytes after N: a record, data, or too few of them (`hear_head`) |
+//! | `Returning` | counts what the program has read of the re-sent bytes |
+//! | any | asks whether reading goes back to TCP (`go_back`) |
+//!
+//! Locks: rx, then tx (`follow_tx`), then the endpoint's. [`hears`] takes the rx lock itself, and
+//! [`has_input`] is called with none.
+//!
+//! A change must keep these rules:
+//! - TCP's end is asked for before its bytes. Otherwise a record, and the RST after it, may come in
+//!   between, and be taken for a TCP that ended without one.
+//! - An error of the socket is the program's to see: `recv` is called only where bytes are.
+//! - Bytes are removed after a peek has shown what they are, with the rx lock held all the while.
+//! - What is removed is counted in the half and noted ([`note_removed`]), since the kernel may have
+//!   told a set of it.
 
 use super::link::{hides_tcp, is_remote, of, reads_link};
 use super::record::{drop_crossing, part_of};
@@ -15,7 +32,8 @@ use sluice_stats::Reason;
 use sluice_stream::record::{Head, RECORD_LEN};
 use sluice_transport::verbs::endpoint::{Endpoint, Lost};
 
-/// Under the rx lock: what TCP has to tell is looked at, up to the peer's record. True: look again.
+/// Looks at what TCP has, up to the peer's record. Returns whether the caller must look at the
+/// socket again. Call with the rx lock held.
 pub fn hear_tcp(sock: &'static Socket, fd: i32) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return false;
@@ -39,11 +57,11 @@ fn hear_head(sock: &'static Socket, fd: i32, endpoint: &Endpoint, stream: u16) -
     if at_head != Some(true) {
         return false;
     }
-    // A recv would take an error that the program is to see, unless it finds bytes. First whether
-    // TCP is at its end: then no more come.
+    // A recv that finds no bytes would take an error that the program is to see. Ask first whether
+    // TCP is at its end, after which no bytes come.
     let over = tcp::has_ended(fd);
     if over {
-        // What the link has brought by now came before that.
+        // The link has brought this before TCP's end.
         endpoint.drive();
     }
     let mut head = [0u8; RECORD_LEN];
@@ -52,11 +70,11 @@ fn hear_head(sock: &'static Socket, fd: i32, endpoint: &Endpoint, stream: u16) -
     if tcp::unread(fd) > 0 {
         let room = head.get_mut(kept..).unwrap_or_default();
         let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        // SAFETY: room of ours.
+        // SAFETY: `room` is a slice of `head`, which lies in this frame.
         got += unsafe { sys::recv(fd, room.as_mut_ptr(), room.len(), peek) }.unwrap_or(0);
     } else if over && sys::has_error(fd) {
-        // Only of a TCP that was over before its bytes were looked for: else a record and the reset
-        // after it may have come in between.
+        // Only if TCP was at its end before its bytes were asked for: otherwise a record, and the
+        // RST after it, may have come in between.
         endpoint.with(|pump| {
             if let Some(transit) = pump.transit(stream) {
                 transit.on_tcp_error();
@@ -88,7 +106,7 @@ fn hear_head(sock: &'static Socket, fd: i32, endpoint: &Endpoint, stream: u16) -
             true
         }
         Head::Wait if is_part => {
-            // Left there it would be told as something to read until the rest has come.
+            // Left on TCP, the part would be reported as readable until the rest comes.
             let removed = remove(sock, fd, got - kept);
             let part = head.get(kept..kept + removed).unwrap_or_default();
             endpoint.with(|pump| pump.on_part_removed(stream, part));
@@ -98,7 +116,7 @@ fn hear_head(sock: &'static Socket, fd: i32, endpoint: &Endpoint, stream: u16) -
     }
 }
 
-/// The peer's record is here, `len` bytes of it on TCP still.
+/// Removes the peer's record, of which TCP still has `len` bytes, and follows it.
 fn take_record(
     sock: &'static Socket,
     fd: i32,
@@ -112,15 +130,15 @@ fn take_record(
         pump.transit(stream).is_some_and(|t| t.peer_lost())
     });
     if asks == Some(true) {
-        // Its device may have no way to tell ours.
+        // The peer has lost the link, and its device may have no way to tell ours.
         endpoint.lose(Lost::Gone);
     }
     follow_tx(sock, given_up(endpoint));
     true
 }
 
-/// Bytes lie on TCP that only more can decide about. Have they for so long that the peer is taken
-/// for dead, or is it already?
+/// Called while only more bytes can tell whether those on TCP are a record. If none came for too
+/// long, gives the connection up. Returns whether the peer is taken for dead.
 fn is_dead_by_silence(sock: &'static Socket, endpoint: &Endpoint, stream: u16) -> bool {
     if is_silent(sock, endpoint, stream) {
         endpoint.with(|pump| {
@@ -137,11 +155,11 @@ fn is_dead_by_silence(sock: &'static Socket, endpoint: &Endpoint, stream: u16) -
     dead == Some(true)
 }
 
-/// So long bytes may lie on TCP that could be a record's or the program's, as long as a link may be
-/// silent. Meanwhile waits that TCP ends run in circles: a level is told again and again.
+/// How long bytes may lie on TCP that may be a record's or the program's, in ns: as long as a link
+/// may be silent. Meanwhile waits that TCP ends spin, since its level is reported again and again.
 const UNDECIDED_NS: u64 = 2_000_000_000;
 
-/// Have bytes that only more can decide about been there for that long?
+/// Returns whether such bytes have lain there for that long.
 fn is_silent(sock: &'static Socket, endpoint: &Endpoint, stream: u16) -> bool {
     let undecided = endpoint.with(|pump| pump.transit(stream).is_some_and(|t| t.is_undecided()));
     if undecided != Some(true) {
@@ -156,12 +174,12 @@ fn is_silent(sock: &'static Socket, endpoint: &Endpoint, stream: u16) -> bool {
     since != 0 && now >= since + UNDECIDED_NS
 }
 
-/// Takes so many bytes of a record out of TCP: they lie there, a peek has shown them, and nobody
-/// else reads.
+/// Removes `len` bytes of a record from TCP. Returns how many it got. Call with the rx lock held,
+/// after a peek has shown them: no other thread reads meanwhile.
 fn remove(sock: &Socket, fd: i32, len: usize) -> usize {
     let mut gone = [0u8; RECORD_LEN];
     let len = len.min(RECORD_LEN);
-    // SAFETY: room of ours.
+    // SAFETY: `gone` lies in this frame, and `len` is at most its length.
     let removed = unsafe { sys::recv(fd, gone.as_mut_ptr(), len, libc::MSG_DONTWAIT) };
     let removed = removed.unwrap_or(0);
     sock.rx.add_kernel_bytes(removed as u64);
@@ -169,24 +187,24 @@ fn remove(sock: &Socket, fd: i32, len: usize) -> usize {
     removed
 }
 
-/// A record, or a part of one, was taken out of the socket's TCP.
+/// Notes that a record, or a part of one, was removed from the socket's TCP.
 pub fn note_removed(sock: &Socket) {
     let count = REMOVED.fetch_add(1, Ordering::SeqCst) + 1;
     sock.heard.store(count, Ordering::SeqCst);
 }
 
-/// Times that a record, or a part of one, was taken out of TCP.
+/// How often a record, or a part of one, was removed from TCP.
 static REMOVED: AtomicU64 = AtomicU64::new(0);
 
-/// How many records, or parts of them, this process has taken out of TCP. If it takes one out of a
-/// socket's later on ([`Socket::heard`]), what the kernel has told of that since may have been this
-/// one.
+/// How often this process has removed a record, or a part of one, from TCP. If a socket's
+/// [`Socket::heard`] is later above this count, the kernel's events of that socket since then may
+/// have been about the record.
 pub fn records() -> u64 {
     REMOVED.load(Ordering::SeqCst)
 }
 
-/// Under the rx lock: TCP has come to its end while the link's bytes, or those that come after
-/// them, are awaited. Whether the program sees that end; else the connection is reset.
+/// Called when TCP is at its end while bytes of the link, or re-sent ones, are to come. Returns
+/// whether the program sees that end; if not, the connection is reset. Call with the rx lock held.
 pub fn tcp_ended(sock: &'static Socket) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return true;
@@ -206,8 +224,7 @@ pub fn tcp_ended(sock: &'static Socket) -> bool {
     true
 }
 
-/// Hears what TCP has to tell, if that is no byte of the program's; whether there is something of
-/// that kind left.
+/// Hears what TCP has, if that is not the program's. Returns whether some of it is left.
 pub fn hears(sock: &'static Socket) -> bool {
     if reads_link(sock)
         && let Ok(_section) = sock.rx.lock.enter()
@@ -217,8 +234,8 @@ pub fn hears(sock: &'static Socket) -> bool {
     hides_tcp(sock)
 }
 
-/// Under no lock, of a socket that the program is through with: does TCP hold bytes for it, which
-/// nobody reads any more? The peer's record is none of them.
+/// Returns whether TCP holds bytes for the program, which reads no more. The peer's record is not
+/// counted. Call with no lock held.
 pub fn has_input(sock: &'static Socket, fd: i32) -> bool {
     if tcp::unread(fd) == 0 {
         return false;

@@ -1,6 +1,27 @@
-//! A stream to another host on its way back to TCP.
+//! The demotion of a stream to another host.
 //!
-//! Locks: a socket's rx, then its tx, then the endpoint's, which is a leaf.
+//! | function | half | called |
+//! |---|---|---|
+//! | [`demote`] | both | by the end that gives the stream up, with no lock held |
+//! | [`settle_tx`], [`settle_rx`] | one | the same, with that half's lock held |
+//! | [`follow_tx`] | tx | when the peer or the link has ended the stream |
+//! | [`go_back`] | rx | after each step, to ask whether reading goes back to TCP |
+//!
+//! tx goes from `Proved` or `Link` to `Resending`, and with the last byte to `Plain` (`resend`). rx
+//! stays on `Link` until the link's bytes are read and the peer's record is here, is `Returning`
+//! while TCP owes bytes that the peer re-sends, and then `Plain`. On a reset `Plain` follows once
+//! the link's bytes are read.
+//!
+//! Locks: a socket's rx, then its tx, then the endpoint's, which is a leaf. A function that holds
+//! tx alone only tries rx.
+//!
+//! A change must keep these rules:
+//! - The record says what the program has read, which is certain only while no thread reads: with
+//!   the rx lock. Without that lock the stream is left as `Shut`, and the record says what has
+//!   arrived.
+//! - The ring is sealed and staged before the state is `Resending`: from then on a kill of this
+//!   process must reset the connection.
+//! - The head is seized before waiting threads are woken: a thread about to sleep sees it.
 
 use super::leaving::leaving_of;
 use super::link::of;
@@ -14,13 +35,13 @@ use sluice_stats::Reason;
 use sluice_stream::record::Leave;
 use sluice_transport::verbs::endpoint::{Endpoint, Lost};
 
-/// Under the tx lock, in state Proved or Link: the stream is given up, and what is not sent goes
-/// back to TCP.
+/// Gives the stream up, and begins to re-send by TCP. Call with the tx lock held, in state Proved
+/// or Link.
 pub fn settle_tx(sock: &'static Socket, reason: Reason) -> Resent {
     let (Some((endpoint, stream)), Some(dir)) = (of(sock), sock.tx.dir()) else {
         return Resent::All;
     };
-    // What was read is certain while nobody reads.
+    // What was read is certain while no other thread can read.
     let how = leaving_of(sock, reason);
     let needs_still = how.goes_on();
     let still = if needs_still {
@@ -38,10 +59,10 @@ pub fn settle_tx(sock: &'static Socket, reason: Reason) -> Resent {
     settle(sock, dir)
 }
 
-/// Under the tx lock: nothing more is put into the ring.
+/// Seals the ring, and begins to re-send. Call with the tx lock held.
 fn settle(sock: &'static Socket, dir: &Direction) -> Resent {
     dir.tx.tail.flag();
-    // What the ring holds beyond what the record will tell of.
+    // The ring may hold bytes that the record does not name: a kill must not look like a clean end.
     sock.staged.stage(sock.fd.load(Ordering::Relaxed));
     sock.tx.state.on(Event::Sealed);
     if let Some(link) = sock.link() {
@@ -51,8 +72,8 @@ fn settle(sock: &'static Socket, dir: &Direction) -> Resent {
     resend::now(sock)
 }
 
-/// The stream is given up. False: it is not, since this is a handler that interrupted a read of
-/// this thread's.
+/// Gives the stream up. Returns false, having done nothing, in a handler that interrupted a read of
+/// this thread.
 pub fn demote(sock: &'static Socket, reason: Reason) -> bool {
     let Ok(_rx) = sock.rx.lock.enter() else {
         return false;
@@ -68,20 +89,20 @@ pub fn demote(sock: &'static Socket, reason: Reason) -> bool {
     true
 }
 
-/// Under the rx lock, in any state but Plain: the stream is given up. What the link has brought is
-/// still read.
+/// Gives the stream up; what the link has brought is still read. Call with the rx lock held, in any
+/// state but Plain.
 pub fn settle_rx(sock: &'static Socket, reason: Reason) {
     let Some((endpoint, stream)) = of(sock) else {
         return;
     };
     leave_stream(sock, endpoint, stream, leaving_of(sock, reason));
     go_back(sock, endpoint, stream);
-    // The other half is to follow.
+    // The control thread demotes the other half.
     jobs::advance(sock);
 }
 
-/// Under both locks or the rx lock: when all of the link's bytes are read and TCP goes on, it is
-/// TCP's turn.
+/// Takes reading back to TCP if all of the link's bytes are read and the peer's record is here.
+/// Returns whether the state has changed. Call with the rx lock held.
 pub(crate) fn go_back(sock: &'static Socket, endpoint: &Endpoint, stream: u16) -> bool {
     let Some(dir) = sock.rx.dir() else {
         return false;
@@ -106,14 +127,14 @@ pub(crate) fn go_back(sock: &'static Socket, endpoint: &Endpoint, stream: u16) -
     }
     let unread = dir.tx.tail.read().offset != sock.rx.at.load(Ordering::Relaxed);
     let drained = sock.rx.state() != State::Link || !unread;
-    // What others read is not counted here.
+    // Bytes that another process reads are not counted here.
     let settled = owed == 0 || sock.handed.load(Ordering::Relaxed);
     if open && sock.has_shut_both() && may_cross(sock, endpoint, stream) {
         return false;
     }
     if dead && drained || open && settled {
         if dead {
-            // Nothing that TCP still has is the program's: a part of a record, at most.
+            // TCP has none of the program's bytes, but perhaps a part of a record.
             emulated_reset::drop_tcp(sock.fd.load(Ordering::Relaxed));
         }
         finish_rx(sock);
@@ -131,7 +152,7 @@ pub(crate) fn go_back(sock: &'static Socket, endpoint: &Endpoint, stream: u16) -
     false
 }
 
-/// Wakes threads that wait for bytes: the kernel has them from now on, or soon.
+/// Wakes threads that wait for bytes: the kernel has them now, or soon.
 pub(super) fn tell_readers(sock: &'static Socket) {
     if let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) {
         let waiters = dir.rx_wishes.waiters.load(Ordering::SeqCst);
@@ -141,7 +162,7 @@ pub(super) fn tell_readers(sock: &'static Socket) {
 
 fn finish_rx(sock: &'static Socket) {
     if let Some(dir) = sock.rx.dir() {
-        // A thread about to sleep for the link's bytes sees it.
+        // A thread about to sleep on the link sees it.
         dir.rx.head.flag();
     }
     options::release_low(sock);
@@ -155,7 +176,7 @@ fn finish_rx(sock: &'static Socket) {
     }
 }
 
-/// Why a stream that this end did not leave is on its way back.
+/// Why a stream is demoted that this end has not given up.
 pub(crate) fn given_up(endpoint: &Endpoint) -> Reason {
     match endpoint.is_lost() {
         None => Reason::PeerDemoted,
@@ -164,7 +185,7 @@ pub(crate) fn given_up(endpoint: &Endpoint) -> Reason {
     }
 }
 
-/// Under the rx lock: the stream is on its way back. So is what is written.
+/// Demotes the writing half, of a stream that is on its way back. Call with the rx lock held.
 pub(crate) fn follow_tx(sock: &'static Socket, reason: Reason) {
     if let Ok(_section) = sock.tx.lock.enter() {
         follow_tx_locked(sock, reason);

@@ -1,6 +1,22 @@
-//! The way back to TCP within the host, by the two words of a direction, the writer's tail and the
-//! reader's head. Either end seals both at any moment, without a message. What the reader has taken
-//! by then is fixed, and the writer sends the rest again.
+//! The demotion of a stream within the host, by the two words of a direction: the writer's tail and
+//! the reader's head.
+//!
+//! Either end seals the tail and seizes the head at any moment, without a message. That fixes which
+//! bytes the reader has taken, and the writer re-sends the rest by TCP.
+//!
+//! | function | half, and its states | then |
+//! |---|---|---|
+//! | [`settle_rx`] | rx, in any but `Plain` | `Plain`, with a copy of the unread bytes |
+//! | [`settle_tx`] | tx, in `Proved`, `Link`, `Inherited` | `Resending`, later `Plain` |
+//!
+//! Each is called with its half's lock held, and leaves the other half alone.
+//!
+//! A change must keep these rules:
+//! - The reason is stored before the words are sealed (`why::tell`): the peer that finds them
+//!   sealed reads it. Relatives learn of a re-send before its first byte (`begin_resend`).
+//! - The unread bytes are copied before the stream is left, which frees its ring.
+//! - The state changes before threads are woken, which look at it.
+//! - The head is the peer's word. A value that it cannot have is replaced by the last one seen.
 
 use crate::resend::{self, Resent};
 use crate::socket::{Event, Socket, State};
@@ -10,11 +26,11 @@ use sluice_fabric::layout::Direction;
 use sluice_fabric::words;
 use sluice_stats::Reason;
 
-/// Seals what this end reads, and reads TCP from now on. Call under the rx lock, in any state but
-/// Plain.
+/// Seals what this end reads, keeps a copy of the unread bytes, and reads TCP from now on. Call
+/// with the rx lock held, in any state but Plain.
 pub(crate) fn settle_rx(sock: &'static Socket, dir: &Direction, reason: Reason) {
-    // After both shutdowns the peer sends nothing again. And a peer whose TCP ended before it took
-    // the stream back was killed.
+    // After both shutdowns the peer re-sends nothing. Nor does a peer whose TCP ended before it
+    // sealed the stream: it was killed.
     let whole = match sock.rx.state() {
         State::Link => sock.unread_copy.will_be_whole() || is_left(sock),
         State::Inherited => is_left(sock),
@@ -42,8 +58,7 @@ pub(crate) fn settle_rx(sock: &'static Socket, dir: &Direction, reason: Reason) 
         let index = sock.index.load(Ordering::Relaxed);
         wake::own_threads(link, dir.rx_wishes.waiters.load(Ordering::SeqCst), index);
         if start != end {
-            // What the reader did not take is the writer's to send again; its process must hear of
-            // it.
+            // The writer must re-send what was not read, so its process must hear of it.
             tell::attention(link, index);
         }
     }
@@ -52,15 +67,16 @@ pub(crate) fn settle_rx(sock: &'static Socket, dir: &Direction, reason: Reason) 
     leave::leave(sock);
 }
 
-/// True if the peer's FIN arrived before either end sealed this direction: the peer was killed, so
-/// nobody will resend the unread bytes. A peer that lives seals before TCP has any of them.
+/// Returns whether the peer's FIN arrived before either end sealed this direction. The peer was
+/// killed then, and nobody will re-send the unread bytes: a living peer seals before it sends a
+/// FIN.
 fn is_left(sock: &Socket) -> bool {
     unread_copy::has_ended(sock.fd.load(Ordering::Relaxed)) && !sock.rx.is_sealed()
 }
 
-/// Seals what this end writes, and begins to send again what the reader did not take; after a
-/// reader's SHUT_RDWR what was written from `since` on. Call under the tx lock, in state Proved,
-/// Link or Inherited.
+/// Seals what this end writes, and begins to re-send what the reader did not take. After the
+/// reader's SHUT_RDWR, only what was written from `since` on. Call with the tx lock held, in state
+/// Proved, Link or Inherited.
 pub(crate) fn settle_tx(
     sock: &'static Socket,
     dir: &Direction,
@@ -75,13 +91,13 @@ pub(crate) fn settle_tx(
     why::count(sock, reason);
     let ring_len = sock.tx.ring().map_or(0, |r| r.len());
     if sock.tx.state() == State::Inherited {
-        // The parent has published more since the fork; only the shared word knows how much.
+        // The owner has published more since the fork; only the shared word knows how much.
         if end.wrapping_sub(start) <= ring_len {
             sock.tx.at.store(end, Ordering::Relaxed);
         }
     }
     direct::settled(sock, start, end);
-    // The tail is ours: nobody else advances it. The head is the peer's word: if it is not
+    // The tail is this end's word: no peer advances it. The head is the peer's: if its value is not
     // possible, the last possible one stands.
     let at = sock.tx.at.load(Ordering::Relaxed);
     let start = if start <= at && at - start <= ring_len {
@@ -93,8 +109,8 @@ pub(crate) fn settle_tx(
     sock.tx
         .linked
         .store(linked.saturating_sub(at - start), Ordering::Relaxed);
-    // A reader that has shut both halves down has what was there then, and keeps it: on TCP it
-    // would reset the connection.
+    // A reader that has shut both halves down keeps what was unread then: on TCP it would reset the
+    // connection.
     let from = if dir.rx_wishes.is_over() {
         since.unwrap_or(at)
     } else {
@@ -112,15 +128,16 @@ pub(crate) fn settle_tx(
     resend::goes_on(sock, resend::now(sock))
 }
 
-/// Before this end's FIN, by whichever way its bytes go: tells the peer that this is no killed
-/// process. Called after the shut half is noted, which a stream that comes up meanwhile looks at.
+/// Tells the peer that this end sends its FIN, and was not killed. Call before the FIN, whichever
+/// way the bytes go, and after the shut half is noted: a stream that comes up meanwhile looks at
+/// the note.
 pub(crate) fn tell_end(sock: &'static Socket) {
-    // An inherited stream is on TCP by then.
+    // An inherited stream is demoted before its FIN.
     if sock.carrier().ends_by_record || sock.is_inherited() {
         return;
     }
-    // Else a handler in the middle of this thread's own use of the half, which finds that as it
-    // was.
+    // If the lock is not to be had, this is a handler that interrupted this thread's use of the
+    // half, which does not change meanwhile.
     let _section = sock.rx.lock.enter();
     if let Some(dir) = sock.rx.dir() {
         dir.rx_wishes.ended.store(1, Ordering::SeqCst);

@@ -1,12 +1,13 @@
-//! The buffer of a waiting recv, lent to the peer: registered, told, and taken back before the
-//! program has it again.
+//! The buffer of a waiting recv, lent to the peer: registered, advertised, and taken back before
+//! the program has it again.
 //!
-//! From the registration to its end the thread takes no signal but in its sleep. There a jump out
-//! of a handler, or a cancellation, runs what glibc keeps for frames that are left so
-//! (`thread.rs`), which takes the buffer back. What has landed in it by then and is nobody's yet
-//! goes to its place in the ring, where any recv finds it.
+//! From the registration to its end the thread blocks signals, but not in its sleep. If a handler's
+//! jump or a cancellation ends the sleep, glibc's clean-up of the frames (`thread.rs`) takes the
+//! buffer back. Bytes that landed in it, and that no recv has got, then go to their place in the
+//! ring, where any recv finds them.
 //!
-//! Under the socket's rx lock, but for [`Lent::shut`](super::lent::Lent::shut).
+//! Call these functions with the socket's rx lock held, all but [`is_any`], [`revoke`] and
+//! [`Lent::shut`](super::lent::Lent::shut).
 
 use super::link::of;
 use crate::io_wait::IoWait;
@@ -19,27 +20,27 @@ use sluice_runtime::iov::Cursor;
 use sluice_stream::pump::Loan;
 use sluice_transport::verbs::{self, memory};
 
-/// Of one buffer no more is lent.
+/// The most that is lent of one buffer.
 const MOST: usize = 64 << 20;
 
-/// Has the socket lent a buffer?
+/// Returns whether the socket has lent a buffer.
 #[inline]
 pub fn is_any(sock: &Socket) -> bool {
     sock.lent.frame.load(Ordering::Relaxed) != 0
 }
 
-/// What a recv that waits has found.
+/// What a recv that waits on its lent buffer finds.
 pub enum Found {
-    /// So many bytes more are in its buffer.
+    /// This many more bytes are in the buffer.
     Bytes(usize),
-    /// It waits on.
+    /// Nothing: the recv waits on.
     Nothing,
-    /// Its buffer is its own again: look at the ring.
+    /// The loan has ended: look at the ring.
     Ended,
 }
 
-/// A recv is about to wait, and nothing is there: lends its buffer if that is worth it. True: it
-/// did.
+/// Lends the buffer of a recv that is about to wait with nothing unread, if that is worth it.
+/// Returns whether it did.
 pub fn lend(sock: &'static Socket, cursor: &Cursor, waitall: bool, io_wait: &mut IoWait) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return false;
@@ -76,13 +77,14 @@ pub fn lend(sock: &'static Socket, cursor: &Cursor, waitall: bool, io_wait: &mut
     if !memory::take(len) {
         return false;
     }
-    // Neither is a handler to find libibverbs in the middle of this, nor to leave it there. They
-    // are blocked already where this recv has lent before, and somebody else's has taken the buffer
-    // back: what its mask was is known.
+    // A handler must neither find libibverbs in the middle of a call nor leave it by a jump. If
+    // this recv has lent before, and another thread has taken that buffer back, the signals are
+    // still blocked: `mask` keeps what to restore.
     if io_wait.mask.is_none() {
         io_wait.mask = sluice_runtime::thread::block_signals();
     }
-    // SAFETY: the buffer of a call that waits; a buffer that is none is refused.
+    // SAFETY: `cursor` covers the buffers of a recv that waits, which takes its buffer back before
+    // it returns. The device refuses an address that is not mapped.
     let region = endpoint.inside(|inner| unsafe { inner.lend_out(base.cast(), len) });
     let Some(Ok(region)) = region else {
         memory::give(len);
@@ -112,11 +114,11 @@ pub fn lend(sock: &'static Socket, cursor: &Cursor, waitall: bool, io_wait: &mut
     true
 }
 
-/// The recv whose buffer is lent looks again.
+/// Looks for bytes in the buffer that the recv of `io_wait` has lent.
 pub fn look(sock: &'static Socket, cursor: &mut Cursor, io_wait: &mut IoWait) -> Found {
     let lent = &sock.lent;
     if lent.frame.load(Ordering::Relaxed) != io_wait.frame() {
-        // Another recv's: what is there goes to the first that comes.
+        // Another recv has lent it. Its bytes go to the ring, for the first recv that comes.
         end(sock);
         return Found::Ended;
     }
@@ -128,7 +130,7 @@ pub fn look(sock: &'static Socket, cursor: &mut Cursor, io_wait: &mut IoWait) ->
     let (mut landed, goes_on) = now.unwrap_or((0, false));
     if !goes_on {
         sock.lent.shut();
-        // Between the look and this more may have come.
+        // More may have landed before the buffer was shut.
         landed = endpoint
             .with_stream(stream, |pump| pump.revoke(stream))
             .unwrap_or(landed);
@@ -160,7 +162,7 @@ pub fn look(sock: &'static Socket, cursor: &mut Cursor, io_wait: &mut IoWait) ->
     }
 }
 
-/// The words move over bytes that did not lie in the ring.
+/// Moves the cursors over `n` bytes that did not lie in the ring. False: the head was seized.
 fn consume(sock: &'static Socket, n: usize) -> bool {
     let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) else {
         return false;
@@ -187,7 +189,7 @@ fn forget(sock: &Socket, io_wait: &mut IoWait) {
     sluice_runtime::thread::unblock_signals(io_wait.mask.take());
 }
 
-/// The buffer is its program's again, of whichever recv: what has landed there goes to the ring.
+/// Takes the lent buffer back, whichever recv lent it. What has landed there goes to the ring.
 pub fn end(sock: &'static Socket) {
     sock.lent.shut();
     if sock.lent.frame.swap(0, Ordering::Relaxed) == 0 {
@@ -209,13 +211,14 @@ pub fn end(sock: &'static Socket) {
     let from = ptr::with_exposed_provenance::<u8>(sock.lent.base.load(Ordering::Relaxed));
     let at = sock.rx.at.load(Ordering::Relaxed);
     if n != 0 && n as u64 <= ring.len() {
-        // SAFETY: the recv's buffer, in which so much has landed; the peer has written nothing to
-        // this part of the ring, and does not before it is told that it was read.
+        // SAFETY: `from` is the buffer of a recv that has not returned, and `had + n` bytes of it
+        // have landed. The peer writes to this part of the ring only after credit for it, which
+        // comes later.
         unsafe { ring.copy_in(at, from.add(had), n) };
     }
 }
 
-/// The recv of this wait leaves, or does not sleep: its buffer is its own again.
+/// Takes the buffer of this wait's recv back: it leaves, or does not sleep.
 pub fn back(sock: &'static Socket, io_wait: &mut IoWait) {
     if sock.lent.frame.load(Ordering::Relaxed) == io_wait.frame() {
         end(sock);
@@ -224,7 +227,7 @@ pub fn back(sock: &'static Socket, io_wait: &mut IoWait) {
     sluice_runtime::thread::unblock_signals(io_wait.mask.take());
 }
 
-/// As [`back`], without the lock: the recv ends, or its frame is left by a jump or a cancellation.
+/// As [`back`], but takes the lock: the recv ends, or a jump or a cancellation leaves its frame.
 #[cold]
 pub fn revoke(known: Known, io_wait: &mut IoWait) {
     let sock = known.sock();

@@ -1,4 +1,4 @@
-//! The end of a send that went, or is to go, straight to a buffer of the peer's.
+//! The end of a send whose bytes go straight into a buffer of the peer.
 
 use super::STARVE_NS;
 use super::handover::finish_within;
@@ -14,12 +14,12 @@ use sluice_transport::verbs;
 use sluice_transport::verbs::endpoint::Endpoint;
 use sluice_transport::verbs::endpoint_state::EndpointState;
 
-/// A send has done all that it had to, but what it wrote to a buffer of the peer's is to be told
-/// when it is there: waits for that, so that it takes nothing more of this process. Not for long: a
-/// peer that is stopped answers all the same, its device does.
+/// Waits until what the send wrote to the peer's buffer is there, and the peer is told: from then
+/// on the transfer needs this process no more. At most 5 ms, which also a stopped peer keeps to,
+/// since its device answers.
 ///
-/// Where all goes directly, and the call `waits` if it must: also until the reader has lent a
-/// buffer for it, or if it does not for a while, until TCP has it.
+/// If all must go directly, and the call `waits` if it must: waits first until the reader has
+/// advertised a buffer, or until the stream is demoted because it has not.
 pub fn await_placement(sock: &'static Socket, waits: impl Fn() -> bool) {
     const LAND_NS: u64 = 5_000_000;
     let Some((endpoint, stream)) = of(sock).filter(|_| verbs::mode::is_on()) else {
@@ -35,7 +35,7 @@ pub fn await_placement(sock: &'static Socket, waits: impl Fn() -> bool) {
 
 #[cold]
 fn await_taker(sock: &'static Socket, endpoint: &Endpoint, stream: u16) {
-    // Not for long: a reader that is stopped has nothing to say.
+    // Short, since a stopped reader answers nothing.
     const WORD_NS: u64 = 200_000_000;
     let generation = sock.generation.load(Ordering::Acquire);
     let waits = || {

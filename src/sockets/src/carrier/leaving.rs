@@ -1,10 +1,10 @@
-//! How a stream to another host is left: that depends on the socket's next user.
+//! How a stream to another host is left, which depends on the socket's next user.
 
 use crate::socket::Socket;
 use sluice_stats::Reason;
 use sluice_stream::record::Leave;
 
-/// How the stream is left for this reason.
+/// How a stream is left for this reason.
 pub(super) fn leaving(reason: Reason) -> Leave {
     match reason {
         Reason::Close | Reason::Exit | Reason::LingerReset | Reason::Disconnected => Leave::Close,
@@ -22,13 +22,13 @@ pub(super) fn leaving(reason: Reason) -> Leave {
         | Reason::SendBufferSmall
         | Reason::RegisteredClosed
         | Reason::DirectNoAdvert => Leave::Stay,
-        // The next call is the kernel's own, or somebody else's.
+        // The next call is the kernel's alone, or another process's.
         _ => Leave::Hand,
     }
 }
 
-/// As [`leaving`], of this socket: what a relative that holds it, too, is to read next must come by
-/// TCP, also if this process goes on with it, or closes it.
+/// As [`leaving`], for this socket. If a relative holds it, too, its unread bytes must come by TCP,
+/// even if this process goes on with the socket or closes it.
 pub(crate) fn leaving_of(sock: &Socket, reason: Reason) -> Leave {
     if sock.is_shared() {
         Leave::Hand

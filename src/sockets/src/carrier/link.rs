@@ -1,4 +1,4 @@
-//! What a socket asks of the link that its stream to another host goes by.
+//! What a socket asks of the link that carries its stream to another host.
 
 use crate::socket::{Socket, State};
 use crate::tcp;
@@ -8,13 +8,13 @@ use sluice_stream::record::Out;
 use sluice_transport::verbs;
 use sluice_transport::verbs::endpoint::Endpoint;
 
-/// Does the socket's stream go to another host?
+/// Returns whether the socket's stream goes to another host.
 #[inline]
 pub fn is_remote(sock: &Socket) -> bool {
     sock.carrier().ends_by_record
 }
 
-/// The queue pair that carries a socket's stream to another host, and the stream's number there.
+/// The endpoint that carries the socket's stream to another host, and the stream's number there.
 pub fn of(sock: &Socket) -> Option<(&'static Endpoint, u16)> {
     let link = sock.link().filter(|link| !link.is_foreign())?;
     Some((
@@ -23,20 +23,21 @@ pub fn of(sock: &Socket) -> Option<(&'static Endpoint, u16)> {
     ))
 }
 
-/// Does nothing of the program's come by TCP any more, unless the stream is given up? So it is
-/// before the peer can know that a record of its own may come, and until that is taken out.
+/// Returns whether TCP brings none of the program's bytes unless the stream is given up. That
+/// begins before the peer can know that it may write a record, and lasts until the record is
+/// removed.
 #[inline]
 pub fn reads_link(sock: &Socket) -> bool {
     sock.rx.state() == State::Link && is_remote(sock)
 }
 
-/// Is what TCP has next not the program's? Else it lies after bytes of the link's, which are to be
-/// read first, or there is none.
+/// Returns whether what TCP has next is not the program's. If false, TCP has nothing, or bytes that
+/// follow those of the link.
 pub fn hides_tcp(sock: &Socket) -> bool {
     reads_link(sock) && tcp::has_bytes(sock.fd.load(Ordering::Relaxed)) && !is_decided(sock)
 }
 
-/// Is the record heard, or none to come?
+/// Returns whether the peer's record was heard, or none will come.
 fn is_decided(sock: &Socket) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return true;
@@ -45,7 +46,8 @@ fn is_decided(sock: &Socket) -> bool {
     over == Some(true)
 }
 
-/// Under the tx lock: does a buffer of the peer's wait for what is sent?
+/// Returns whether the peer has advertised a buffer for what is sent next. Call with the tx lock
+/// held.
 pub fn goes_direct(sock: &Socket) -> bool {
     let Some((endpoint, stream)) = of(sock).filter(|_| sluice_transport::verbs::mode::is_on())
     else {
@@ -54,7 +56,7 @@ pub fn goes_direct(sock: &Socket) -> bool {
     endpoint.inside(|inner| inner.pump.has_fresh(stream)) == Some(true)
 }
 
-/// Drives the endpoint, and lets others run, while `goes_on`, at most for so many ns.
+/// While `goes_on`, drives the endpoint and yields the processor, for at most `ns`.
 pub(super) fn yield_while(endpoint: &Endpoint, ns: u64, goes_on: impl Fn() -> bool) {
     let mut until = 0;
     while goes_on() {
@@ -69,9 +71,8 @@ pub(super) fn yield_while(endpoint: &Endpoint, ns: u64, goes_on: impl Fn() -> bo
     }
 }
 
-/// The connection is about to be reset, and what was sent has gone by another way, which the reset
-/// may overtake: waits until the peer's device has what was posted. Not for long: a peer's device
-/// answers also for one that is stopped.
+/// Waits until the peer's device has what was posted, at most 20 ms. The connection is about to be
+/// reset, and the RST may overtake those bytes. The device answers even if the peer is stopped.
 pub fn deliver(sock: &Socket) {
     const DELIVER_NS: u64 = 20_000_000;
     let Some((endpoint, _)) = of(sock) else {
@@ -88,9 +89,9 @@ pub fn deliver(sock: &Socket) {
     });
 }
 
-/// The program wants more than the `unread` bytes of the ring, of `ring_len`: the peer gets credit
-/// for all that was read. It may wait for that from two thirds of the ring on, of which half may
-/// have been read without a word.
+/// Gives the peer credit for all that was read, if the program wants more than the `unread` bytes
+/// of the ring, since the peer may wait for that. With at most an eighth of the ring unread, or 32
+/// KiB, the peer has room.
 #[inline]
 pub fn wants_more(sock: &Socket, unread: u64, ring_len: u64) {
     const LEAST: u64 = 32 << 10;
@@ -106,18 +107,18 @@ fn flush(sock: &Socket) {
     }
 }
 
-/// Is the stream on its way from TCP to the link? What its program writes waits in the ring.
+/// Returns whether the stream is on its way from TCP to the link: writes wait in the ring.
 pub fn is_switching(sock: &Socket) -> bool {
     is_remote(sock) && !sock.upgraded.load(Ordering::Relaxed)
 }
 
-/// Does the peer wait for this end to read TCP?
+/// Returns whether the peer waits until this end has read TCP up to the peer's N.
 pub fn is_far(sock: &Socket) -> bool {
     of(sock)
         .is_some_and(|(endpoint, stream)| endpoint.with(|pump| pump.is_far(stream)) == Some(true))
 }
 
-/// Must a write after a demotion wait for the link, or the peer, rather than for TCP?
+/// Returns whether a write after a demotion waits for the link or the peer, rather than for TCP.
 pub fn is_held(sock: &'static Socket) -> bool {
     let Some((endpoint, stream)) = of(sock) else {
         return false;

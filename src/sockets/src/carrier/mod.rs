@@ -1,18 +1,20 @@
-//! What a socket asks of the stream that carries its bytes, be that memory of this host or a queue
-//! pair to another one.
+//! What a socket does with the stream that carries its bytes: memory of this host, or a queue pair
+//! to another one.
 //!
-//! The kinds differ in facts ([`Carrier`]), and in how they bring a stream to TCP and back. Both
-//! answer every function here, and the code above calls them without asking for the kind:
+//! The two kinds differ in the facts of [`Carrier`], and in how they bring a stream to the link and
+//! back to TCP. Every function here answers for both kinds, and the code above calls it without
+//! asking for the kind:
 //!
 //! | | memory | queue pair |
 //! |---|---|---|
-//! | to the link | a writer enters alone (`upgrade`) | both directions, by steps: `advance` |
-//! | way back | `words` | `records`, `record` |
-//! | TCP beneath the stream | silent, but for a FIN or RST | may hold a record: `record_rx` |
-//! | users that know no link | TCP gets all (`finish`) | so it does: `handover`, `leaving` |
+//! | to the link | each writer alone (`upgrade`) | both directions, by steps: `advance` |
+//! | back to TCP | `words` | `records`, `record` |
+//! | TCP beneath the stream | brings a FIN or an RST at most | may bring a record: `record_rx` |
+//! | the next user has no link | TCP gets all (`finish`) | so it does: `handover`, `leaving` |
 //! | a large transfer | from memory to memory (`direct`) | into the recv's buffer |
 //!
-//! The last is `advertised_buffer`, `lent` and `await_placement`. `link` has what threads ask most.
+//! The last row is in `advertised_buffer`, `lent` and `await_placement`. `link` has the questions
+//! that threads ask most.
 
 mod advance;
 mod advertised_buffer;
@@ -46,28 +48,29 @@ use crate::socket::Socket;
 use sluice_transport::Carrier;
 
 impl Socket {
-    /// What carries the stream in use, or would carry one within the host where there is none.
+    /// What carries the socket's stream. Without a stream: what would carry one within the host.
     #[inline]
     pub fn carrier(&self) -> &'static Carrier {
         self.link().map_or(Carrier::here(), Carrier::of)
     }
 }
 
-/// A direct-only stream whose reader lends nothing for so long goes back to TCP; while the queue
-/// pair for it is made, for so long.
+/// How long a direct-only stream waits for an advertised buffer before it is demoted, in ns: with
+/// the direct queue pair in place, and while that is being made.
 pub const STARVE_NS: [u64; 2] = [20_000_000, 200_000_000];
 
-/// So long exec, passing and raw use wait for the peer's record.
+/// How long exec, passing and raw use wait for the peer's record, and a relative for the stream's
+/// owner, in ns.
 pub const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// What a half that is on its way back to TCP finds before it may send again.
+/// What a half finds before it may re-send.
 pub enum Before {
-    /// TCP takes the program's bytes from this position on.
+    /// The re-send begins at this position of the stream.
     Ready(u64),
-    /// Not before the link, or the peer, has told more.
+    /// The link or the peer must tell more first.
     Held,
     /// TCP has no room for the record.
     Full,
-    /// The connection is over.
+    /// The connection is over: nothing is re-sent.
     Over,
 }

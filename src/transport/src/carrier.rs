@@ -1,58 +1,60 @@
-//! What carries a stream, and how the kinds differ.
+//! The facts in which the carriers of a stream differ.
 //!
-//! Within the host it is memory that both ends share: either end sees where the other one stands in
-//! two words, and takes the stream back by them alone. To another host it is a queue pair: each end
-//! has a ring of its own, and says on TCP, by a record, where the link ended.
+//! Within the host a stream is carried by memory that both ends share. Two words show each end
+//! where the other one stands, and either end demotes the stream by them alone. To another host it
+//! is carried by a queue pair: each end has a ring of its own, and tells by a record on TCP where
+//! the link ended.
 //!
 //! Code above asks for the fact that it needs, never for the kind.
 
 use sluice_fabric::shm::Link;
 use sluice_stats::Transport;
 
-/// A long transfer publishes after so many bytes, so that the other end copies at the same time.
+/// A long transfer is published after this many bytes, so that the other end copies meanwhile.
 pub const PUBLISH: usize = 64 << 10;
-/// The same between hosts, where a message costs more: credit comes by half rings, and the other
+/// The same between hosts, where a message costs more. Credit comes by half rings, so the other
 /// half is in flight meanwhile.
 const PUBLISH_REMOTE: usize = 2 * PUBLISH;
 
-/// The facts of one kind.
+/// The facts of one carrier.
 #[derive(Debug)]
 pub struct Carrier {
-    /// By this name it is counted and shown.
+    /// How counters name it.
     pub transport: Transport,
-    /// Each end says by a record on TCP where the link ended: TCP may hold one, and brings nothing
-    /// of the program's before it. Else the words say so to both ends.
+    /// Each end tells by a record on TCP where the link ended. TCP may hold a record, and brings
+    /// none of the program's bytes before it. If false, the words tell both ends.
     pub ends_by_record: bool,
-    /// Both directions leave TCP together, after steps of both ends, and go back together. Else
-    /// each does alone.
+    /// Both directions leave TCP together, by steps of both ends, and go back together. If false,
+    /// each one goes alone.
     pub switches_together: bool,
-    /// What has come to the peer's end stays there when the stream goes back to TCP. Else all that
-    /// the peer has not read must fit into TCP.
+    /// What has arrived at the peer's end need not come by TCP when the stream is left for good. If
+    /// false, TCP must have room for all that the peer has not read.
     pub keeps_arrived: bool,
-    /// The tail that a reader sees moves back, under its lock, when the stream is given up: what it
-    /// has not read by then comes again by TCP.
+    /// At a demotion the tail that the reader sees moves back, under the reader's lock: bytes not
+    /// read by then come again by TCP.
     pub tail_moves_back: bool,
     /// Bytes move only while a thread of this process drives the link.
     pub is_driven: bool,
-    /// A large send may be copied by the reader out of the writer's memory.
+    /// A reader may copy a large send out of the writer's memory.
     pub pulls: bool,
-    /// A waiting recv may lend its buffer, for the peer's device to write to.
+    /// A waiting recv may lend its buffer, and the peer's device writes to it.
     pub lends: bool,
-    /// A long transfer is published in pieces of so many bytes,
+    /// A long transfer is published in pieces of this many bytes.
     pub portion: usize,
-    /// and a rest of so many goes with the last one: it is not worth a message.
+    /// A rest of this many bytes goes with the last piece: it is not worth a message.
     pub rest: usize,
-    /// A reader that leaves a full ring unread for so long has the stream go back to TCP, in ns.
+    /// How long a reader may leave a full ring unread before the stream is demoted, in ns.
     pub full_ns: u64,
     /// The peer proves that it has the connection's other end by digests of what TCP has brought.
-    /// Else credentials of the kernel prove it.
+    /// If false, the kernel's credentials prove it.
     pub proves_by_digests: bool,
-    /// A writer hears of room by a message, which is worth sending early where a ring is long.
+    /// A writer hears of room by a message, which a long ring's reader sends early.
     pub credits_by_message: bool,
 }
 
-/// A stream whose reader leaves a full ring untouched for so long is demoted: TCP takes megabytes
-/// more, and a program may rely on that. Long enough for a reader that waits for its disk or CPU.
+/// How long a reader may leave a full ring untouched before its stream is demoted: TCP takes
+/// megabytes more, and a program may rely on that. A reader that waits for its disk or CPU takes
+/// less.
 const FULL_NS: u64 = 50_000_000;
 /// The same for a reader on another host, whose credit takes longer to come.
 pub const FULL_REMOTE_NS: u64 = 200_000_000;
@@ -90,7 +92,7 @@ static QUEUE_PAIR: Carrier = Carrier {
 };
 
 impl Carrier {
-    /// What carries the streams of a link.
+    /// The carrier of a link's streams.
     #[inline]
     pub fn of(link: &Link) -> &'static Self {
         if link.keeper() == 0 {
@@ -100,7 +102,7 @@ impl Carrier {
         }
     }
 
-    /// What would carry a stream within the host.
+    /// The carrier of a stream within the host.
     #[inline]
     pub const fn here() -> &'static Self {
         &MEMORY

@@ -1,8 +1,8 @@
-//! What carries a stream: memory of this host, which both ends write to (`sluice_fabric::shm`), or
-//! a queue pair to another host ([`verbs`]).
+//! What carries a stream: memory of this host that both ends share (`sluice_fabric::shm`), or a
+//! queue pair to another host ([`verbs`]).
 //!
 //! The layers above use both by one interface. [`Carrier`] has the facts in which they differ, and
-//! [`links`] what a thread does that looks at a link or sleeps on it.
+//! [`links`] what a thread calls that looks at a link or sleeps on it.
 
 mod carrier;
 pub mod links;

@@ -1,16 +1,14 @@
-//! A child of a fork that is about to have other rights than its parent: what the two share beneath
-//! the program ends here.
+//! A forked child that is about to change its rights gives up what it shares with its parent.
 //!
-//! A child inherits, beneath the program's own memory, the arenas of its parent's links, with the
-//! rings of all connections to those peers; the sockets by which their peers are called; and what
-//! relatives keep for each other. It needs them as long as it may use a connection that it has
-//! inherited. One that drops rights does so in order not to be able to touch what is not its own,
-//! so before that happens its inherited connections go back to TCP, and then all of it is gone,
-//! also for connections that it has closed. Those that it makes afterwards are accelerated as ever:
-//! a server that forks workers and has them change their user loses nothing.
+//! Beneath the program's own memory a child inherits the arenas of its parent's links, with the
+//! rings of all connections to those peers; the control sockets to those peers; and what relatives
+//! keep for each other. It needs them while it may use an inherited connection. A process drops
+//! rights so that it cannot touch what is not its own. So its inherited connections are demoted
+//! first, and then all of that is unmapped and closed, also for connections that it has closed.
+//! Connections that it makes later are accelerated as ever: a server that forks workers and has
+//! them change their user loses nothing.
 //!
-//! Its parent, and the parent's peers, notice nothing but the demotion of the connections that both
-//! hold.
+//! The parent and its peers notice only that connections which both processes hold are demoted.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm;
@@ -20,15 +18,15 @@ use sluice_sockets::socket::{self, Socket, State};
 use sluice_sockets::{finish, fork_shared, give_up};
 use sluice_stats::Reason;
 
-/// This process has what it inherited.
+/// This process still has what it inherited.
 static HAS: AtomicBool = AtomicBool::new(false);
 
-/// In the child of a fork.
+/// Called in the child of a fork.
 pub fn after_fork() {
     HAS.store(true, Ordering::Relaxed);
 }
 
-/// Before this process changes its rights.
+/// Called before this process changes its rights: gives up what it inherited.
 pub fn part() {
     if !HAS.load(Ordering::Relaxed) || process::is_vfork_child() {
         return;
@@ -42,7 +40,7 @@ pub fn part() {
             return;
         }
         if shared {
-            // Nobody tells this process any more what the others do with it.
+            // From now on no relative tells this process what it does with the socket.
             give_up::finish(sock, Reason::Shared);
         } else {
             demote::demote(sock, Which::Both, Reason::Fork);
@@ -55,8 +53,8 @@ pub fn part() {
         }
     });
     if !are_back {
-        // A signal handler has interrupted a call on this socket, and the call will go on. The next
-        // change tries again.
+        // A signal handler has interrupted a call on one of the sockets, which goes on later. The
+        // next change of rights tries again.
         return HAS.store(true, Ordering::Relaxed);
     }
     for link in shm::all().filter(|link| link.is_foreign()) {

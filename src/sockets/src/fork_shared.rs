@@ -2,57 +2,57 @@
 //! and that no peer can reach.
 //!
 //! A stream belongs to one process. A relative that uses the socket has that process bring it to
-//! TCP (`inherited.rs`). What relatives tell each other is which of them hold the socket, whose the
-//! stream is, and how far it is on its way back.
+//! TCP (`inherited.rs`). Relatives tell each other which of them hold the socket, which of them
+//! owns the stream, and how far the owner is on its way back to TCP.
 
 use crate::unread_copy::SOME;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::sys::{self, Ends};
 
-/// Processes that one slot can name; a socket held by more stays on TCP.
+/// Processes that one slot can name. A socket that more of them hold stays on TCP.
 const HOLDERS: usize = 6;
 
-/// Stands for a child that is being forked and has not yet entered its own id.
+/// Stands for a forked child that has not entered its own id yet.
 const UNBORN: u32 = u32::MAX;
 
-/// Slots of one family. 64 bytes each, in zero pages.
+/// Slots of the region, each for one family: 64 bytes, in pages that are zero until they are used.
 const SLOTS: u32 = 1 << 16;
 
-/// Shared between relatives. Zero is a free slot.
+/// What relatives share about one socket. Zeroes are a free slot.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Family {
-    /// Processes that may use the socket, 0 where none. Each writes its own id and takes it out;
-    /// ids of the dead are taken out by the next that looks.
+    /// Processes that may use the socket; 0: a free entry. Each process enters and removes its own
+    /// id; `prune` removes those of the dead.
     holders: [AtomicU32; HOLDERS],
-    /// Holders without a name: [`UNNAMED`], [`IMAGE`].
+    /// Holders that no entry names: [`UNNAMED`], [`IMAGE`].
     crowded: AtomicU32,
-    /// 1 + next free slot.
+    /// 1 + the index of the next free slot; 0: none.
     next: AtomicU32,
     in_use: AtomicU32,
-    /// The process whose stream the socket has: only that takes it back to TCP.
+    /// The process that owns the stream: it alone demotes it.
     owner: AtomicU32,
-    /// How far that is: [`WANTED`] and the bits after it.
+    /// How far the owner is with that: [`WANTED`] and the bits after it.
     handing: AtomicU32,
-    /// How many bytes lay unread when the owner left the stream; [`WHOLE`].
+    /// How many bytes lay unread when the owner left the stream, and [`WHOLE`].
     unread: AtomicU32,
-    /// As [`Half::owed`](super::socket::Half::owed), of the owner.
+    /// [`Half::owed`](super::socket::Half::owed) of the owner.
     owed: AtomicU64,
 }
 
-/// What lay unread in a stream when its process left it, of which that process has the copy.
+/// What lay unread in a stream when its owner left it. The owner has the copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
-    /// So many bytes; 0: their number is not known.
+    /// How many bytes; 0: none, or an unknown number if some are owed.
     pub len: usize,
-    /// As [`Half::owed`](super::socket::Half::owed): the place of the last one in TCP.
+    /// As [`Half::owed`](super::socket::Half::owed): where the last of them ends on TCP.
     pub owed: u64,
-    /// Nothing of it comes by TCP.
+    /// TCP brings none of them.
     pub whole: bool,
 }
 
 impl Unread {
-    /// What the link to another host had brought: all of it comes by TCP.
+    /// What a link to another host had brought: TCP brings all of it.
     pub(crate) const OF_LINK: Self = Self {
         len: 0,
         owed: SOME,
@@ -60,27 +60,27 @@ impl Unread {
     };
 }
 
-/// How far the owner of a stream is on the way back to TCP.
+/// How far the owner of a stream is on its way back to TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handing(u32);
 
 impl Handing {
-    /// Does what is read come by TCP?
+    /// Returns whether what is read comes by TCP.
     pub(crate) const fn reads_tcp(self) -> bool {
         self.0 & READS_TCP != 0
     }
 
-    /// Does what is written go by TCP?
+    /// Returns whether what is written goes by TCP.
     pub(crate) const fn writes_tcp(self) -> bool {
         self.0 & WRITES_TCP != 0
     }
 
-    /// Is the owner re-sending what the peer had not read?
+    /// Returns whether the owner is re-sending what the peer had not read.
     pub(crate) const fn resends(self) -> bool {
         self.0 & (RESENDS | WRITES_TCP) == RESENDS
     }
 
-    /// Has it left the stream?
+    /// Returns whether the owner has left the stream.
     pub(crate) const fn has_left(self) -> bool {
         self.0 & LEFT == LEFT
     }
@@ -88,31 +88,32 @@ impl Handing {
 
 const _: () = assert!(size_of::<Family>() == 64);
 
-/// In [`Family::crowded`]: more processes than fit.
+/// In [`Family::crowded`]: more processes hold the socket than have an entry.
 const UNNAMED: u32 = 1;
-/// An image that does not know of us.
+/// A process that does not use this memory holds the socket.
 const IMAGE: u32 = 2;
 
 /// In [`Family::handing`]: a relative wants the stream to be on TCP.
 const WANTED: u32 = 1;
 /// The owner has begun to re-send what the peer had not read.
 const RESENDS: u32 = 2;
-/// Reads are TCP's from now on.
+/// What is read comes by TCP from now on.
 const READS_TCP: u32 = 4;
-/// Writes are TCP's: everything is re-sent.
+/// What is written goes by TCP: everything is re-sent.
 const WRITES_TCP: u32 = 8;
 /// The owner has left the stream.
 const LEFT: u32 = READS_TCP | WRITES_TCP;
 
-/// In [`Family::unread`]: TCP brings nothing of these.
+/// In [`Family::unread`]: TCP brings none of these bytes.
 const WHOLE: u32 = 1 << 31;
 
 #[repr(C)]
 struct Region {
-    /// Tag in the high half, slot + 1 in the low half.
+    /// The first free slot: a tag in the high half, which changes each time, slot + 1 in the low
+    /// half.
     free: AtomicU64,
     fresh: AtomicU32,
-    /// How often a relative wanted a stream of another process.
+    /// How often a relative wanted the stream of another process.
     calls: AtomicU32,
     spare: [u32; 12],
     slots: [Family; SLOTS as usize],
@@ -134,17 +135,18 @@ fn region() -> Option<&'static Region> {
         ) {
             Ok(_) => at = made,
             Err(other) => {
-                // SAFETY: just mapped and seen by nobody else.
+                // SAFETY: this thread has just mapped it, and no other has its address.
                 unsafe { sys::unmap(made.cast(), size_of::<Region>()) };
                 at = other;
             }
         }
     }
-    // SAFETY: mapped for the life of the process; zeroes are a valid `Region`, atomics throughout.
+    // SAFETY: the region stays mapped for the life of the process; zeroes are a valid `Region`,
+    // which has atomics throughout.
     Some(unsafe { &*at })
 }
 
-/// Takes a slot, held by process `pid` alone.
+/// Takes a slot that process `pid` alone holds. `None`: there is no free one, or no memory.
 pub fn take(pid: u32) -> Option<&'static Family> {
     let region = region()?;
     let mut head = region.free.load(Ordering::Acquire);
@@ -178,55 +180,56 @@ pub fn take(pid: u32) -> Option<&'static Family> {
     Some(slot)
 }
 
-/// In a child of a fork, `pid`, that has nothing to do with its parent any more: the memory of all
-/// families is its own from now on. `families`: of its sockets; those that relatives hold, too,
-/// have left theirs. False: there is no memory, and no socket of this process has one any more.
+/// Replaces what this process, `pid`, a child of a fork, shares with its relatives by memory of its
+/// own. `families` are those of its sockets; sockets that relatives hold, too, have been detached
+/// from theirs. Returns false if there is no memory: then no socket may use its family any more.
 #[must_use]
 pub fn part(pid: u32, families: impl Iterator<Item = &'static Family>) -> bool {
     let old = REGION.load(Ordering::Acquire);
-    // SAFETY: null, or mapped for the life of the process.
+    // SAFETY: null, or the region, which stays mapped for the life of the process.
     let Some(region) = (unsafe { old.as_ref() }) else {
         return true;
     };
     let fresh = region.fresh.load(Ordering::Relaxed);
-    // SAFETY: all of it is atomics; as they are now.
+    // SAFETY: `family` is a slot in use; its atomics are copied as they are at this moment.
     let words = |family| unsafe { core::ptr::from_ref::<Family>(family).read_volatile() };
     let own: Vec<_> = families.map(|family| (family, words(family))).collect();
     for (family, _) in &own {
-        // The old memory, where the slot is another's from now on.
+        // In the shared memory, where the slot belongs to others from now on.
         family.leave(pid);
     }
-    // SAFETY: the whole of our own mapping, for which the new one is as good.
+    // SAFETY: this is the whole of the region's mapping, and zeroes there are a valid `Region`.
     if unsafe { sys::map_zeroes_over(old.cast(), size_of::<Region>()) }.is_err() {
-        // Nobody here uses the old one any more.
+        // No thread of this process uses the shared memory any more.
         REGION.store(core::ptr::null_mut(), Ordering::Release);
         return false;
     }
-    // The slots before it, which others have had or have, are not given out here.
+    // Relatives have or had the slots before it: none of these is handed out here.
     region.fresh.store(fresh, Ordering::Relaxed);
     for (family, words) in own {
-        // SAFETY: in the new mapping, atomics throughout.
+        // SAFETY: `family` lies in the new mapping, where it has its old address; atomics
+        // throughout.
         unsafe { core::ptr::from_ref(family).cast_mut().write_volatile(words) };
     }
     true
 }
 
-/// How often a relative wanted a stream of another process: to be compared.
+/// How often relatives wanted the stream of another process, to be compared with an earlier count.
 pub fn calls() -> u32 {
     let region = REGION.load(Ordering::Acquire);
-    // SAFETY: null, or mapped for the life of the process.
+    // SAFETY: null, or the region, which stays mapped for the life of the process.
     unsafe { region.as_ref() }.map_or(0, |region| region.calls.load(Ordering::SeqCst))
 }
 
 impl Family {
-    /// Begins a new stream of the socket, which only process `pid` holds.
+    /// Notes a new stream of the socket, which process `pid` owns.
     pub(crate) fn begin_stream(&self, pid: u32) {
         self.leave_unread(Unread::default());
         self.owner.store(pid, Ordering::Relaxed);
         self.handing.store(0, Ordering::SeqCst);
     }
 
-    /// A relative wants the stream to be on TCP.
+    /// Notes that a relative wants the stream to be on TCP.
     pub(crate) fn want(&self) {
         self.handing.fetch_or(WANTED, Ordering::SeqCst);
         if let Some(region) = region() {
@@ -234,34 +237,34 @@ impl Family {
         }
     }
 
-    /// Is the stream wanted on TCP by a relative?
+    /// Returns whether a relative wants the stream to be on TCP, and its owner has not left it.
     pub(crate) fn is_wanted(&self) -> bool {
         self.handing.load(Ordering::SeqCst) & WANTED != 0 && !self.handing().has_left()
     }
 
-    /// The owner begins to re-send what the peer has not read. Call before the first byte.
+    /// Notes that the owner re-sends what the peer has not read. Call before the first byte.
     pub(crate) fn begin_resend(&self) {
         self.handing.fetch_or(RESENDS, Ordering::SeqCst);
     }
 
-    /// The owner has demoted what it reads.
+    /// Notes that the owner has demoted what it reads.
     pub(crate) fn hand_reading(&self) {
         self.hand(READS_TCP);
     }
 
-    /// The owner has demoted what it writes, and re-sent all of it.
+    /// Notes that the owner has demoted what it writes, and re-sent all of it.
     pub(crate) fn hand_writing(&self) {
         self.hand(WRITES_TCP);
     }
 
-    /// The owner leaves the stream. Call before other connections may get its memory.
+    /// Notes that the owner leaves the stream. Call before other connections may get its memory.
     pub(crate) fn hand_both(&self) {
         self.hand(LEFT);
     }
 
     fn hand(&self, handed: u32) {
         if self.handing.fetch_or(handed, Ordering::SeqCst) & WANTED != 0 {
-            // SAFETY: in the shared region.
+            // SAFETY: the word lies in the region, which stays mapped.
             unsafe { sys::futex_wake(self.handing.as_ptr()) };
         }
     }
@@ -271,25 +274,26 @@ impl Family {
         Handing(self.handing.load(Ordering::SeqCst))
     }
 
-    /// Waits until the owner is further than it `was`, for at most `ns`.
+    /// Waits until the owner is further than `was`, for at most `ns`.
     pub(crate) fn await_handing(&self, was: Handing, ns: u64) {
         let most = sys::timespec(ns);
-        // SAFETY: in the shared region.
+        // SAFETY: the word lies in the region, which stays mapped.
         let _ = unsafe { sys::futex_wait(self.handing.as_ptr(), was.0, Some(&most), Ends::NEVER) };
     }
 
-    /// The process whose stream it is.
+    /// The process that owns the stream.
     pub(crate) fn owner(&self) -> u32 {
         self.owner.load(Ordering::SeqCst)
     }
 
-    /// The owner is dead: makes `heir` the owner, unless another relative is by now.
+    /// Makes `heir` the owner in place of the dead `owner`. False: another relative was first.
     pub(crate) fn inherits(&self, owner: u32, heir: u32) -> bool {
         let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
         self.owner.compare_exchange(owner, heir, set, fetch).is_ok()
     }
 
-    /// Notes how much lies unread, before relatives can find that the owner has left the stream.
+    /// Notes how much lies unread. Call before relatives can see that the owner has left the
+    /// stream.
     pub(crate) fn leave_unread(&self, unread: Unread) {
         let whole = if unread.whole { WHOLE } else { 0 };
         self.owed.store(unread.owed, Ordering::Relaxed);
@@ -297,7 +301,7 @@ impl Family {
             .store(unread.len as u32 | whole, Ordering::Release);
     }
 
-    /// See [`Family::leave_unread`].
+    /// What [`Family::leave_unread`] has noted.
     pub(crate) fn unread(&self) -> Unread {
         let unread = self.unread.load(Ordering::Acquire);
         Unread {
@@ -307,12 +311,12 @@ impl Family {
         }
     }
 
-    /// Before a fork: the child will hold the socket too.
+    /// Called before a fork: the child will hold the socket, too.
     pub fn expect_child(&self) {
         self.join(UNBORN);
     }
 
-    /// In the child: enters its own id.
+    /// Called in the child: enters its own id.
     pub fn born(&self, pid: u32) {
         let named = self.holders.iter().any(|h| {
             h.compare_exchange(UNBORN, pid, Ordering::AcqRel, Ordering::Relaxed)
@@ -323,18 +327,18 @@ impl Family {
         }
     }
 
-    /// The fork failed.
+    /// Called if the fork failed.
     pub fn no_child(&'static self) {
         self.leave(UNBORN);
     }
 
-    /// A process that does not know of us may use the socket from now on, for good: another image,
-    /// or one that a relative has passed it to.
+    /// Notes that a process that does not use this memory may use the socket from now on, for good:
+    /// another image, or one that a relative has passed it to.
     pub fn share_for_good(&self) {
         self.crowded.fetch_or(IMAGE, Ordering::Relaxed);
     }
 
-    /// `pid` may use the socket from now on.
+    /// Notes that process `pid` may use the socket from now on.
     pub fn join(&self, pid: u32) {
         let free = self.holders.iter().any(|h| {
             h.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed)
@@ -352,8 +356,8 @@ impl Family {
         }
     }
 
-    /// `pid` has given the socket up; the last one out frees the slot. Whether it is free now, and
-    /// nobody's to use any more.
+    /// Notes that process `pid` has given the socket up. The last holder frees the slot. Returns
+    /// whether it did: nobody may use the slot any more.
     pub fn leave(&'static self, pid: u32) -> bool {
         for holder in &self.holders {
             if holder
@@ -411,7 +415,7 @@ impl Family {
         }
     }
 
-    /// Does any process but `pid` hold the socket?
+    /// Returns whether any process but `pid` holds the socket.
     pub fn is_shared(&self, pid: u32) -> bool {
         if self.crowded.load(Ordering::Relaxed) != 0 {
             return true;

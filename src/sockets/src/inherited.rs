@@ -15,7 +15,7 @@ use sluice_runtime::credentials::Status;
 use sluice_runtime::{control_thread, own_fds, process};
 use sluice_stats::Reason;
 
-/// Time between two looks whether the owner still lives, in ns.
+/// How often a relative looks whether the owner still lives, in ns.
 const LOOK_NS: u64 = 20_000_000;
 /// The same while the owner waits for room in TCP: the caller may be one that must not wait.
 const LOOK_RESENT_NS: u64 = 1_000_000;
@@ -31,7 +31,7 @@ pub(crate) enum Claim {
     Later,
 }
 
-/// Has the owner demote the stream, and waits for its control thread. After 5 s the connection is
+/// Has the owner's control thread demote the stream, and waits for it. After 5 s the connection is
 /// reset. Call with the half's lock held, in state Inherited.
 pub(crate) fn claim(sock: &'static Socket, half: &Half) -> Claim {
     let reads = core::ptr::eq(half, &sock.rx);
@@ -52,7 +52,7 @@ pub(crate) fn claim(sock: &'static Socket, half: &Half) -> Claim {
     Claim::Given
 }
 
-/// Asks the owner. `None`: it does not answer, and no relative can take its place.
+/// Asks the owner. `None`: the owner does not answer, and no relative can take its place.
 fn ask(sock: &'static Socket, reads: bool) -> Option<Claim> {
     let family = sock.family()?;
     let by_record = sock.carrier().ends_by_record;
@@ -64,7 +64,7 @@ fn ask(sock: &'static Socket, reads: bool) -> Option<Claim> {
         let is_given = if reads {
             handing.reads_tcp()
         } else {
-            // The peer takes a FIN for that of a killed process until both halves are left.
+            // Until both halves are left, the peer takes a FIN for that of a killed process.
             handing.has_left() || is_own && handing.writes_tcp()
         };
         if is_given {
@@ -91,7 +91,7 @@ fn ask(sock: &'static Socket, reads: bool) -> Option<Claim> {
             continue;
         }
         if is_dead(owner) {
-            // What it did last shows now.
+            // What the owner did last, before it died, shows now.
             if !is_news() {
                 if by_record || handing.resends() || !has_all(sock) {
                     return None;
@@ -123,20 +123,20 @@ fn reset(sock: &'static Socket) {
     );
     emulated_reset::make_hard(sock);
     sock.conn().stays(Reason::Shared);
-    // The other half is not to wait as long.
+    // So the other half does not wait as long.
     if let Some(family) = sock.family() {
         family.hand_both();
     }
 }
 
-/// Returns whether the process has ended, be it that its parent has not waited for it yet.
+/// Returns whether the process has ended, even if its parent has not waited for it yet.
 fn is_dead(pid: u32) -> bool {
     if !sys::is_process(pid) {
         return true;
     }
     let _low = own_fds::Low::begin();
     let status = Status::of(pid as i32);
-    // A thread may go on after the first one has ended.
+    // Other threads may go on after the main thread has ended.
     status.is_some_and(|status| {
         let is_zombie = status.words(b"State:").and_then(|mut words| words.next()) == Some("Z");
         is_zombie && status.number(b"Threads:") == Some(1)
@@ -155,11 +155,12 @@ mod tests {
     use sluice_fabric::shm::{Link, LinkEnd};
     use std::sync::OnceLock;
 
-    /// A process that lives, and one that does not.
+    /// A process that lives, and a number that no process has.
     const INIT: u32 = 1;
     const NOBODY: u32 = 0x3fff_ffff;
 
-    /// The inherited end of a link, and the peer's. Neither knows of the other, as elsewhere.
+    /// The inherited end of a link, and the peer's. Neither knows of the other, as in two
+    /// processes.
     fn links() -> [&'static Link; 2] {
         static LINKS: OnceLock<[&Link; 2]> = OnceLock::new();
         *LINKS.get_or_init(|| {
@@ -179,7 +180,7 @@ mod tests {
         })
     }
 
-    /// A socket whose stream, with `unread` bytes, this process inherited from `owner`.
+    /// A socket whose stream, with `unread` bytes in it, this process inherited from `owner`.
     fn heir_of(owner: u32, unread: usize) -> (&'static Socket, &'static Family) {
         let [a, b] = links();
         let index = testing::stream(a, b);

@@ -1,14 +1,14 @@
-//! A device in memory, for tests: what libibverbs and librdmacm do, between queue pairs of one
-//! process, with faults from a seed.
+//! A device in memory, for tests: the functions of libibverbs and librdmacm, between queue pairs of
+//! one process, with faults drawn from a seed.
 //!
-//! It promises no more than a device does. The messages of a queue pair land in their order, and a
-//! completion tells of those that have landed. Bytes are read when they are sent, not when they are
-//! posted. A key opens its region alone, for what it was registered for. A broken connection has
-//! written any part of the message that was on its way, and of what landed last the sender may not
-//! hear.
+//! It promises no more than a device does. The messages of a queue pair land in order, and a
+//! completion tells only of messages that have landed. The bytes of a send are read when it is
+//! sent, not when it is posted. A key opens its own region alone, for the access that it was
+//! registered with. A connection that breaks has written any part of the message under way, and the
+//! sender may not hear of the messages that landed last.
 //!
-//! Nothing runs by itself: a late message arrives at a look of either end, and all of them before a
-//! queue is armed, so that a sleeper hears of them.
+//! Nothing runs by itself. A message arrives when either end polls or posts; a late one does so at
+//! a later call. All arrive when a queue is armed, so that a sleeper hears of them.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,26 +35,26 @@ use core::ptr::{self, NonNull};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
-/// Which rules the devices of both ends follow.
+/// Which rules the devices of both ends keep to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// WRITEs bring immediates, and keys name bytes from any number on.
+    /// A WRITE carries an immediate, and a region may begin at any number (IOVA).
     InfiniBand,
-    /// A SEND follows each WRITE, and keys name addresses.
+    /// A SEND follows each WRITE, and a region begins at its address.
     Iwarp,
 }
 
 /// What goes wrong on a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Not 0: messages and completions are late, by numbers drawn from it.
+    /// If not 0, messages and completions are late, by draws from this seed.
     pub seed: u64,
-    /// The connection breaks in the message after so many.
+    /// The connection breaks in the message that follows so many.
     pub breaks_after: Option<u64>,
 }
 
-/// Both ends of a connection, each on a device of its own, as the connection manager would bring
-/// them: without queue pairs.
+/// Both ends of a connection, each on a device of its own and without a queue pair, as the
+/// connection manager would give them.
 #[must_use]
 pub fn connection(kind: Kind, faults: Faults) -> [Id; 2] {
     let mut state = state();
@@ -68,7 +68,7 @@ pub fn connection(kind: Kind, faults: Faults) -> [Id; 2] {
     let number = state.connections.len() - 1;
     drop(state);
     [0, 1].map(|side| {
-        // SAFETY: zeroes are a valid value of it.
+        // SAFETY: zeroes are a valid `rdma_cm_id`.
         let mut id: rdma_cm_id = unsafe { zeroed() };
         id.verbs = DEVICES[2 * usize::from(kind == Kind::Iwarp) + side].0;
         id.port_num = 1;
@@ -78,7 +78,7 @@ pub fn connection(kind: Kind, faults: Faults) -> [Id; 2] {
     })
 }
 
-/// What the library knows by the address of its first field.
+/// One end. The library has the address of its first field.
 #[repr(C)]
 struct End {
     id: rdma_cm_id,
@@ -102,7 +102,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// A number below `n`.
+    /// Draws a number below `n`.
     fn draw(&mut self, n: u64) -> u64 {
         let mut drawn = self.drawn | 1;
         drawn ^= drawn << 13;
@@ -117,14 +117,14 @@ impl Connection {
     }
 }
 
-/// A message that was posted and has not arrived.
+/// A send that was posted and has not arrived.
 #[derive(Debug)]
 struct Flight {
     id: u64,
     opcode: u32,
     word: u32,
     signaled: bool,
-    /// The bytes, where the post carried them itself.
+    /// The bytes, if the work request has IBV_SEND_INLINE.
     inline: Option<Vec<u8>>,
     piece: Piece,
     to: (u64, u32),
@@ -154,11 +154,11 @@ struct Pair {
     connection: usize,
     side: usize,
     flights: VecDeque<Flight>,
-    /// Arrived, and the sender has not heard of it: its number, whether it was to be told, status.
+    /// Sends that have arrived and whose completion is not told: number, whether signaled, status.
     landed: VecDeque<(u64, bool, u32)>,
     receives: VecDeque<(u64, Piece)>,
-    /// Sends that take room in the queue, of so many; and those of them that the next completion
-    /// tells of.
+    /// Sends that take room in the send queue, which has `room`. The next completion frees `heard`
+    /// of them.
     sends: u32,
     room: u32,
     heard: u32,
@@ -189,7 +189,8 @@ struct State {
     last: u32,
 }
 
-// SAFETY: the addresses are of structures that live until they are destroyed, under the lock.
+// SAFETY: the addresses in it are used under the lock of `STATE` alone, and belong to structures
+// that the library destroys only after it has taken them out.
 unsafe impl Send for State {}
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
@@ -204,7 +205,7 @@ impl State {
         self.last
     }
 
-    /// The memory of this process that a key opens.
+    /// The memory that a key opens: within its region, of the same domain, and with these rights.
     fn memory(&self, pd: usize, key: u32, at: u64, len: usize, rights: u32) -> Option<*mut u8> {
         let region = self.regions.get(&key)?;
         let from = at.checked_sub(region.first)?;
@@ -217,7 +218,7 @@ impl State {
         self.connections[pair.connection].ends[1 - pair.side]
     }
 
-    /// A completion of the queue pair's, which gives back the room of so many sends.
+    /// Adds a completion of the queue pair's, which frees the room of `frees` sends.
     fn complete(&mut self, number: u32, mut wc: ibv_wc, frees: u32) {
         wc.qp_num = number;
         let Some(queue) = self.queues.get_mut(&self.pairs[&number].cq) else {
@@ -226,12 +227,13 @@ impl State {
         queue.done.push_back((wc, frees));
         assert!(queue.done.len() <= queue.len, "the queue has overrun");
         if core::mem::take(&mut queue.armed) {
-            // SAFETY: the channel's descriptor, and eight bytes.
+            // SAFETY: `fd` points to the descriptor of the queue's channel, which outlives the
+            // queue; `ONE` has eight bytes.
             unsafe { libc::write(*queue.fd, ptr::from_ref(&ONE).cast(), 8) };
         }
     }
 
-    /// Of a send.
+    /// Tells of a send: by a completion of its own if it is signaled or has failed.
     fn tell(&mut self, number: u32, id: u64, signaled: bool, status: u32) {
         self.pairs.get_mut(&number).unwrap().heard += 1;
         if signaled || status != status::IBV_WC_SUCCESS {
@@ -244,7 +246,8 @@ impl State {
         }
     }
 
-    /// The queue pair works no more; the first that it had to send says why.
+    /// Puts the queue pair into error. The first send that is not told of yet fails with `why`; all
+    /// others, and the receives, are flushed.
     fn fail(&mut self, number: u32, why: u32) {
         let pair = self.pairs.get_mut(&number).unwrap();
         if core::mem::replace(&mut pair.failed, true) {
@@ -265,7 +268,8 @@ impl State {
         }
     }
 
-    /// The oldest message of the queue pair arrives. False: it cannot, or there is none.
+    /// Has the oldest message of the queue pair arrive. Returns false if there is none, or if it
+    /// cannot.
     fn arrive(&mut self, number: u32) -> bool {
         let pair = &self.pairs[&number];
         let Some(flight) = pair.flights.front() else {
@@ -303,7 +307,7 @@ impl State {
         true
     }
 
-    /// Moves the bytes of the oldest message, or of one that `breaks` a part of them.
+    /// Moves the bytes of the oldest message, or only the first of them if the connection `breaks`.
     fn land(&mut self, number: u32, to: u32, takes: bool, breaks: bool) -> Result<(), u32> {
         let pair = &self.pairs[&number];
         let flight = &pair.flights[0];
@@ -332,7 +336,7 @@ impl State {
                     access::IBV_ACCESS_REMOTE_WRITE
                 };
                 let (at, key) = flight.to;
-                // A message without bytes names none.
+                // A message without bytes names no region.
                 if len == 0 {
                     Some(ptr::null_mut())
                 } else {
@@ -349,7 +353,8 @@ impl State {
         };
         let (from, into) = if reads { (there, here) } else { (here, there) };
         if moved != 0 {
-            // SAFETY: regions hold both, as looked up above, and what is registered is mapped.
+            // SAFETY: `from` and `into` are inline bytes, or memory that `State::memory` has found
+            // in a region with room for `len`; the library keeps registered memory mapped.
             unsafe { ptr::copy(from, into, moved) };
         }
         if breaks {
@@ -375,8 +380,8 @@ impl State {
         Ok(())
     }
 
-    /// What is on its way from or to a queue pair of the queue arrives: `all` of it, or what is not
-    /// late.
+    /// Has messages from and to the queue's queue pairs arrive: `all` of them, or those that are
+    /// not late.
     fn advance(&mut self, cq: usize, all: bool) {
         let concerns = |pair: &Pair| {
             let peer = self.peer(pair).and_then(|number| self.pairs.get(&number));
@@ -413,36 +418,38 @@ const ONE: u64 = 1;
 const LOCAL: u32 = status::IBV_WC_LOC_PROT_ERR;
 
 fn completion(id: u64, opcode: u32, status: u32) -> ibv_wc {
-    // SAFETY: zeroes are a valid value of it.
+    // SAFETY: zeroes are a valid `ibv_wc`.
     let mut wc: ibv_wc = unsafe { zeroed() };
     (wc.wr_id, wc.opcode, wc.status) = (id, opcode, status);
     wc
 }
 
-/// A structure that the library is given, which gives it back.
+/// Makes a structure that the library gets, and gives back to be destroyed ([`end`]).
 fn new<T>(made: T) -> *mut T {
     Box::into_raw(Box::new(made))
 }
 
 /// # Safety
-/// [`new`] has made it, and nobody uses it any more.
+/// `made` comes from [`new`], and nobody uses it any more.
 unsafe fn end<T>(made: *mut T) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: `made` comes from `new`, by `Box::into_raw`, and is used no more, as this function
+    // demands.
     drop(unsafe { Box::from_raw(made) });
     0
 }
 
 struct Context(*mut ibv_context);
 
-// SAFETY: never written after it was made, but for its descriptors, under the lock of their user.
+// SAFETY: after it was made only its descriptors are written, by `Device::rehouse`, while nothing
+// else is done to the device.
 unsafe impl Send for Context {}
-// SAFETY: as for `Send`.
+// SAFETY: threads that share it only read it, but for `Device::rehouse`, as `Send` says.
 unsafe impl Sync for Context {}
 
-/// Two of either kind.
+/// Two devices of each kind.
 static DEVICES: LazyLock<[Context; 4]> = LazyLock::new(|| {
     [0, 1, 2, 3].map(|number| {
-        // SAFETY: zeroes are a valid value of both.
+        // SAFETY: zeroes are a valid `ibv_device` and a valid `ibv_context`.
         let (mut device, mut context): (ibv_device, ibv_context) = unsafe { (zeroed(), zeroed()) };
         device.transport_type = if number < 2 {
             ibv_transport_type::IBV_TRANSPORT_IB
@@ -485,24 +492,26 @@ static API: LazyLock<Api> = LazyLock::new(|| Api {
     ..Api::absent()
 });
 
-// What follows is as the manual page of its name says; the caller keeps what that asks for.
+// Each function below does what the manual page of its name says. Its caller, the library, keeps
+// what that page demands: pointers are valid, and nothing is used after it was destroyed.
 
 unsafe extern "C" fn query_device(context: *mut ibv_context, into: *mut ibv_device_attr) -> c_int {
-    // SAFETY: room for the answer; zeroes are a valid value of it, and the context is one of ours.
+    // SAFETY: `into` has room for the answer, of which zeroes are a valid value, and `context` is
+    // one of `DEVICES`, as the library has no other.
     let (attr, device) = unsafe {
         into.write(zeroed());
         (&mut *into, &*(*context).device)
     };
     (attr.max_qp_wr, attr.max_cqe) = (4096, 1 << 16);
     if device.transport_type == ibv_transport_type::IBV_TRANSPORT_IWARP {
-        // Of the only kind that takes addresses alone.
+        // Soft-iWARP is the only kind of device whose work requests name addresses alone.
         attr.vendor_id = super::device::SOFT_IWARP;
     }
     0
 }
 
 unsafe extern "C" fn query_port(_: *mut ibv_context, _: u8, into: *mut ibv_port_attr) -> c_int {
-    // SAFETY: room for the answer, of which zeroes are a valid value.
+    // SAFETY: the library gives `into` with room for the answer; its other fields stay as they are.
     unsafe { (*into).state = ibv_port_state::IBV_PORT_ACTIVE };
     0
 }
@@ -512,7 +521,7 @@ unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 }
 
 unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: made by `alloc_pd`, ended once.
+    // SAFETY: `pd` comes from `alloc_pd`, and the library gives it back once.
     unsafe { end(pd) }
 }
 
@@ -522,7 +531,7 @@ unsafe extern "C" fn reg_mr(
     len: usize,
     rights: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's arguments, of which one is said twice.
+    // SAFETY: these are the library's own arguments; the region begins at its address.
     unsafe { reg_mr_iova(pd, at, len, at as u64, rights) }
 }
 
@@ -543,16 +552,16 @@ unsafe extern "C" fn reg_mr_iova(
         rights: rights as u32,
     };
     state.regions.insert(key, region);
-    // SAFETY: zeroes are a valid value of it.
+    // SAFETY: zeroes are a valid `ibv_mr`.
     let mut mr: ibv_mr = unsafe { zeroed() };
     (mr.lkey, mr.rkey) = (key, key);
     new(mr)
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: made by `reg_mr_iova`.
+    // SAFETY: `mr` comes from `reg_mr_iova`, and the library gives it back once.
     state().regions.remove(&unsafe { (*mr).lkey });
-    // SAFETY: as it was there, ended once.
+    // SAFETY: `mr` comes from `new` in `reg_mr_iova`, and nothing uses it after this call.
     unsafe { end(mr) }
 }
 
@@ -568,7 +577,8 @@ unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_
 }
 
 unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: made by `create_comp_channel`, ended once, as is its descriptor.
+    // SAFETY: `channel` comes from `create_comp_channel`, and the library gives it back once, and
+    // with it the descriptor.
     unsafe {
         libc::close((*channel).fd);
         end(channel.cast::<Channel>())
@@ -582,12 +592,12 @@ unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     _: c_int,
 ) -> *mut ibv_cq {
-    // SAFETY: zeroes are a valid value of it.
+    // SAFETY: zeroes are a valid `ibv_cq`.
     let mut cq: ibv_cq = unsafe { zeroed() };
     (cq.context, cq.channel, cq.cqe) = (context, channel, len);
     let cq = new(cq);
-    // SAFETY: made by `create_comp_channel`, whose descriptor stands at the same place until the
-    // channel is destroyed, after the queue.
+    // SAFETY: `channel` comes from `create_comp_channel`. Its descriptor stays in place until the
+    // library destroys the channel, which it does after the queue.
     let fd = unsafe {
         (*channel.cast::<Channel>()).cq = cq;
         &raw const (*channel).fd
@@ -604,14 +614,14 @@ unsafe extern "C" fn create_cq(
 
 unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, len: c_int) -> c_int {
     state().queues.get_mut(&cq.addr()).unwrap().len = len as usize;
-    // SAFETY: made by `create_cq`.
+    // SAFETY: `cq` comes from `create_cq`, and the library has not destroyed it.
     unsafe { (*cq).cqe = len };
     0
 }
 
 unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     state().queues.remove(&cq.addr());
-    // SAFETY: made by `create_cq`, ended once.
+    // SAFETY: `cq` comes from `create_cq`, and the library gives it back once.
     unsafe { end(cq) }
 }
 
@@ -621,7 +631,8 @@ unsafe extern "C" fn get_cq_event(
     context: *mut *mut c_void,
 ) -> c_int {
     let mut count = 0u64;
-    // SAFETY: made by `create_comp_channel`; room for eight bytes, and for both answers.
+    // SAFETY: `channel` comes from `create_comp_channel`; `count` has eight bytes, and the library
+    // gives room for both answers.
     unsafe {
         if libc::read((*channel).fd, (&raw mut count).cast(), 8) != 8 {
             return -1;
@@ -645,7 +656,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, into: *mut ibv_wc) ->
     while taken < room as usize
         && let Some((wc, frees)) = state.queues.get_mut(&cq.addr()).unwrap().done.pop_front()
     {
-        // SAFETY: room for so many.
+        // SAFETY: the library gives room for `room` completions, and `taken` is below that.
         unsafe { into.add(taken).write(wc) };
         taken += 1;
         if let Some(pair) = state.pairs.get_mut(&wc.qp_num) {
@@ -667,29 +678,30 @@ unsafe extern "C" fn post_send(
     first: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: made by `create_qp`.
+    // SAFETY: `qp` comes from `create_qp`, and the library has not destroyed it.
     let number = unsafe { (*qp).qp_num };
     let mut state = state();
     let mut next = first;
-    // SAFETY: a chain of requests, the last of which names none.
+    // SAFETY: the library posts a chain of valid work requests, whose last `next` is null.
     while let Some(request) = unsafe { next.as_ref() } {
         let pair = state.pairs.get_mut(&number).unwrap();
         if pair.sends == pair.room {
-            // SAFETY: room for the answer.
+            // SAFETY: the library gives room for the answer.
             unsafe { *bad = next };
             return libc::ENOMEM;
         }
         pair.sends += 1;
         let piece = match request.num_sge {
             0 => Piece::default(),
-            // SAFETY: it has one.
+            // SAFETY: `num_sge` is not 0, so `sg_list` points to at least one.
             _ => Piece::from(unsafe { *request.sg_list }),
         };
         let inline = request.send_flags & ibv_send_flags::IBV_SEND_INLINE != 0;
         let from = ptr::with_exposed_provenance(piece.at as usize);
-        // SAFETY: the bytes of a request that carries them itself are read now.
+        // SAFETY: ibv_post_send(3) has the library keep the bytes of an inline send valid during
+        // the call; the library posts none without bytes.
         let inline = inline.then(|| unsafe { core::slice::from_raw_parts(from, piece.len) });
-        // SAFETY: numbers in either reading.
+        // SAFETY: both unions hold plain numbers, whichever field was written.
         let (word, to) = unsafe { (request.__bindgen_anon_1.imm_data, request.wr.rdma) };
         pair.flights.push_back(Flight {
             id: request.wr_id,
@@ -716,11 +728,11 @@ unsafe extern "C" fn post_recv(
     request: *mut ibv_recv_wr,
     _: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: made by `create_qp`; the library posts one at a time, with at most one piece.
+    // SAFETY: `qp` comes from `create_qp`; the library posts one valid receive at a time.
     let (number, request) = unsafe { ((*qp).qp_num, &*request) };
     let piece = match request.num_sge {
         0 => Piece::default(),
-        // SAFETY: it has one.
+        // SAFETY: `num_sge` is not 0, so `sg_list` points to at least one.
         _ => Piece::from(unsafe { *request.sg_list }),
     };
     let mut state = state();
@@ -739,7 +751,8 @@ unsafe extern "C" fn create_qp(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: an id of `connection`, a domain of ours, and what the pair is to be.
+    // SAFETY: `id` comes from `connection`, as the first field of an `End`, and no other call uses
+    // it meanwhile; `attr` is valid during the call.
     let (end, attr) = unsafe { (&mut *id.cast::<End>(), &*attr) };
     let mut state = state();
     let number = state.number();
@@ -758,7 +771,7 @@ unsafe extern "C" fn create_qp(
     };
     state.pairs.insert(number, pair);
     state.connections[end.number].ends[end.side] = Some(number);
-    // SAFETY: zeroes are a valid value of it.
+    // SAFETY: zeroes are a valid `ibv_qp`.
     let mut qp: ibv_qp = unsafe { zeroed() };
     (qp.context, qp.qp_num) = (end.id.verbs, number);
     end.id.qp = new(qp);
@@ -766,23 +779,24 @@ unsafe extern "C" fn create_qp(
 }
 
 unsafe extern "C" fn destroy_qp(id: *mut rdma_cm_id) {
-    // SAFETY: an id of `connection`, whose queue pair `create_qp` has made, ended once.
+    // SAFETY: `id` comes from `connection`, as the first field of an `End`, and no other call uses
+    // it meanwhile.
     let end_of = unsafe { &mut *id.cast::<End>() };
     let qp = core::mem::replace(&mut end_of.id.qp, ptr::null_mut());
     let mut state = state();
-    // SAFETY: as for `end_of`.
+    // SAFETY: `qp` comes from `create_qp`, and is destroyed below.
     let number = unsafe { (*qp).qp_num };
     let pair = state.pairs.remove(&number).unwrap();
     state.connections[pair.connection].broken = true;
     let queue = state.queues.get_mut(&pair.cq).unwrap();
     queue.done.retain(|(wc, _)| wc.qp_num != number);
     drop(state);
-    // SAFETY: as for `end_of`.
+    // SAFETY: `qp` comes from `new` in `create_qp`, and `id` does not name it any more.
     unsafe { end(qp) };
 }
 
 unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, what: c_int) -> c_int {
-    // SAFETY: made by `create_qp`; what is asked for.
+    // SAFETY: `qp` comes from `create_qp`, and `attr` is valid during the call.
     let (number, attr) = unsafe { ((*qp).qp_num, &*attr) };
     let state_too = what as u32 & ibv_qp_attr_mask::IBV_QP_STATE != 0;
     if state_too && attr.qp_state == ibv_qp_state::IBV_QPS_ERR {
@@ -799,6 +813,7 @@ const unsafe extern "C" fn disconnect(_: *mut rdma_cm_id) -> c_int {
 }
 
 unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: made by `connection`, ended once.
+    // SAFETY: `connection` has made the `End` of this `id` by a `Box`, and the library gives it
+    // back once.
     unsafe { end(id.cast::<End>()) }
 }

@@ -1,9 +1,9 @@
-//! Tests: a TCP connection with both its ends in this process, and a link between them, on their
-//! way to the link and back in all orders. Nothing is preloaded: the tests call what hooks call,
-//! and the kernel where a verdict says so.
+//! Tests: a TCP connection with both its ends in this process, and a link between them, upgraded
+//! and demoted in all orders. Nothing is preloaded: the tests call what hooks call, and the kernel
+//! where a verdict says so.
 //!
-//! Each journey is made by every [carrier](crate::carrier): by memory, by queue pairs of both kinds
-//! of device, and by some whose messages are late or whose connection breaks.
+//! Each journey is made over every [carrier](crate::carrier): memory, and queue pairs of both kinds
+//! of device, also with late messages. The random ones are made over connections that break, too.
 
 #![allow(
     clippy::disallowed_types,
@@ -48,7 +48,7 @@ enum Over {
 }
 
 impl Over {
-    /// With faults that differ with the seed, if it has any.
+    /// With other faults for each seed, if this carrier has any.
     fn of_seed(self, seed: u64) -> Self {
         let Self::Hosts(kind, mut faults) = self else {
             return self;
@@ -61,14 +61,15 @@ impl Over {
     }
 }
 
-/// A connection, both of whose ends are tracked and look for nobody.
+/// A connection with both ends tracked, neither of which looks for its peer.
 struct Pair {
     ends: [End; 2],
-    /// Where they are on two hosts. Others wait: what may be registered has room for few.
+    /// For two hosts: the hosts, and the turn to have some. Other tests wait for it, since the
+    /// limit of registered memory has room for few.
     hosts: Option<([Host; 2], MutexGuard<'static, ()>)>,
 }
 
-/// What a call comes to, sleeps and the kernel's part included, as at the boundary of the hooks.
+/// Makes a call as the boundary of the hooks does, with its sleeps and the kernel's part.
 fn serve(
     mut engine: impl FnMut(&mut IoWait) -> Verdict,
     real: impl FnOnce() -> isize,
@@ -95,7 +96,7 @@ fn serve(
     }
 }
 
-/// Would the call have had to wait?
+/// Returns whether the call would have had to wait.
 fn waits(error: Error) -> bool {
     matches!(
         error,
@@ -104,28 +105,28 @@ fn waits(error: Error) -> bool {
 }
 
 impl End {
-    /// Sends; with MSG_DONTWAIT in `flags` it does not wait.
+    /// Sends. With MSG_DONTWAIT in `flags` the call does not wait.
     fn send(self, bytes: &[u8], flags: c_int) -> Result<usize, Error> {
         let flags = flags | libc::MSG_NOSIGNAL;
         let iov = iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         };
-        // SAFETY: a slice that lives during the call.
+        // SAFETY: `iov` covers `bytes`, and both live during the call.
         serve(
             |io_wait| unsafe { send::send(self.sock, self.fd, &raw const iov, 1, flags, io_wait) },
             || unsafe { libc::send(self.fd, bytes.as_ptr().cast(), bytes.len(), flags) },
         )
     }
 
-    /// Receives, as [`send`](Self::send) sends. 0: the end.
+    /// Receives, as [`send`](Self::send) sends. Returns 0 at the end.
     fn recv(self, bytes: &mut [u8], flags: c_int) -> Result<usize, Error> {
         let (at, len) = (bytes.as_mut_ptr(), bytes.len());
         let iov = iovec {
             iov_base: at.cast(),
             iov_len: len,
         };
-        // SAFETY: a slice that lives during the call.
+        // SAFETY: `iov` covers `bytes`, and both live during the call.
         serve(
             |io_wait| unsafe { recv::recv(self.sock, self.fd, &raw const iov, 1, flags, io_wait) },
             || unsafe { libc::recv(self.fd, at.cast(), len, flags) },
@@ -135,7 +136,7 @@ impl End {
     fn shutdown(self) {
         let verdict = descriptors::shutdown(self.sock, self.fd, libc::SHUT_WR);
         if let Verdict::Pass(pass) = verdict {
-            // SAFETY: a descriptor of ours.
+            // SAFETY: the call takes no pointer, and `fd` is this test's own.
             observe_passed::finish(pass, unsafe { libc::shutdown(self.fd, libc::SHUT_WR) }
                 as isize);
         }
@@ -143,12 +144,12 @@ impl End {
 
     fn close(self) {
         descriptors::before_close(Entry::of(self.sock), self.fd);
-        // SAFETY: a descriptor of ours.
+        // SAFETY: the call takes no pointer, and `fd` is this test's own.
         unsafe { libc::close(self.fd) };
     }
 
-    /// What the control thread does where the program's threads do nothing: it follows the peer
-    /// back to TCP, and sends again what that has not read.
+    /// Does what the control thread does while the program's threads do nothing: follows the peer
+    /// back to TCP, and re-sends what the peer had not read.
     fn goes_on(self) {
         if self.sock.carrier().ends_by_record {
             return carrier::advance(self.sock);
@@ -201,7 +202,8 @@ impl Pair {
         Self { ends, hosts }
     }
 
-    /// Both ends have met: they get a stream. False: one of them cannot have one now.
+    /// Gives both ends a stream, as when they have met. Returns false if one of them cannot have
+    /// one now.
     fn meet(&self) -> bool {
         let [a, b] = self.ends;
         if let Some((hosts, _)) = &self.hosts {
@@ -227,7 +229,7 @@ impl Pair {
         both == [true, true]
     }
 
-    /// One byte each way, by which both halves of both ends come to the link.
+    /// Moves single bytes both ways until both halves of both ends are on the link.
     fn switch(&self, ways: &mut [Way; 2]) {
         let on_link = (State::Link, State::Link);
         for _ in 0..SWITCHES {
@@ -246,7 +248,7 @@ impl Pair {
         );
     }
 
-    /// Waits until it is, to which the control thread may have to do its part.
+    /// Waits until `is` holds, and does the control thread's part meanwhile.
     fn is_at_last(&self, is: impl Fn(&Self) -> bool) {
         let end = sys::now_ns() + 5_000_000_000;
         while !is(self) {
@@ -266,7 +268,7 @@ impl Pair {
         self.end();
     }
 
-    /// Both ends have closed: no stream of the link is left.
+    /// Called when both ends have closed: no stream of the link is left.
     fn end(self) {
         match self.hosts {
             None => assert_eq!(self.ends.map(|end| end.link.stream_count()), [0, 0]),
@@ -275,7 +277,7 @@ impl Pair {
     }
 }
 
-/// What goes one way: how much was written and read of a stream whose bytes tell their places.
+/// One direction: how much of it was written and read. Each byte is a function of its offset.
 struct Way {
     from: usize,
     written: u64,
@@ -287,7 +289,7 @@ fn byte_at(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// Of both ways of a connection.
+/// Both directions of a connection.
 fn ways() -> [Way; 2] {
     [0, 1].map(|from| Way {
         from,
@@ -298,7 +300,7 @@ fn ways() -> [Way; 2] {
 }
 
 impl Way {
-    /// Writes `n` bytes, or as many as go.
+    /// Writes `n` bytes, or as many as there is room for.
     fn write(&mut self, pair: &Pair, n: usize, flags: c_int) -> usize {
         let bytes: Vec<u8> = (self.written..).take(n).map(byte_at).collect();
         match pair.ends[self.from].send(&bytes, flags) {
@@ -317,7 +319,7 @@ impl Way {
         }
     }
 
-    /// Reads up to `n` bytes, and looks at each.
+    /// Reads up to `n` bytes, and checks each.
     fn read(&mut self, pair: &Pair, n: usize, flags: c_int) -> usize {
         let mut bytes = vec![0; n];
         match pair.ends[1 - self.from].recv(&mut bytes, flags) {
@@ -343,7 +345,7 @@ impl Way {
         }
     }
 
-    /// Reads all that was written, with a limit of time.
+    /// Reads all that was written, within 5 s.
     fn drain(&mut self, pair: &Pair) {
         let end = sys::now_ns() + 5_000_000_000;
         while self.read < self.written {
@@ -366,11 +368,11 @@ impl Way {
     }
 }
 
-/// By so many bytes each way at most a connection comes to its link: between hosts the control
-/// threads of both have steps to take.
+/// Within so many bytes each way a connection comes to its link. Between hosts the control thread
+/// has steps to take for both ends.
 const SWITCHES: usize = 10_000;
 
-/// A connection that is on its link both ways.
+/// A connection with both directions on its link.
 fn linked(over: Over) -> (Pair, [Way; 2]) {
     let (pair, mut ways) = (Pair::new(over), ways());
     assert!(pair.meet());
@@ -378,7 +380,7 @@ fn linked(over: Over) -> (Pair, [Way; 2]) {
     (pair, ways)
 }
 
-/// After a demotion: `n` bytes more each way, and all of them are read.
+/// Called after a demotion: writes `n` bytes more each way, and reads all.
 fn go_on(pair: &Pair, ways: &mut [Way; 2], n: usize) {
     for way in ways {
         way.write(pair, n, 0);
@@ -397,7 +399,7 @@ fn what_was_written_by_tcp_is_read_before_the_link(over: Over) {
         assert_eq!(pair.ends[1].sock.rx.state(), State::Proved);
         assert_eq!(there.read(&pair, 600, 0), 600);
         assert_eq!(pair.ends[1].sock.rx.state(), State::Draining);
-        // The last of TCP and the first of the link in one call.
+        // One call gets the last bytes of TCP and the first of the link.
         assert_eq!(there.read(&pair, 600, 0), 600);
         assert_eq!(pair.ends[1].sock.rx.state(), State::Link);
     }
@@ -446,7 +448,7 @@ fn a_fin_follows_the_last_byte_of_the_link(over: Over) {
     let [there, back] = &mut ways;
     there.write(&pair, 5000, 0);
     pair.ends[0].shutdown();
-    // What is on the link by then cannot be sent again.
+    // From the FIN on nothing could be re-sent.
     demote::demote(pair.ends[1].sock, Which::Rx, Reason::RawSyscall);
     there.drain(&pair);
     assert_eq!(there.read(&pair, 1, 0), 0);
@@ -559,7 +561,7 @@ fn a_connection_that_went_back_comes_to_a_link_again(over: Over) {
     pair.close();
 }
 
-/// Leaves TCP next to no room, in both directions of both ends.
+/// Leaves TCP hardly any room, in both directions of both ends.
 fn narrow(pair: &Pair) {
     for end in pair.ends {
         for name in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
@@ -591,7 +593,7 @@ fn an_end_waits_for_what_tcp_has_no_room_for(over: Over) {
     pair.close();
 }
 
-/// Runs `call` in a thread, and `then` when that sleeps in the kernel.
+/// Runs `call` in a thread, and `then` while that thread sleeps in the kernel.
 fn beside_a_sleeper(call: impl FnOnce() + Send, then: impl FnOnce()) {
     let tid = AtomicI32::new(0);
     std::thread::scope(|scope| {
@@ -650,7 +652,7 @@ fn no_writer_switches_while_another_sleeps_in_the_kernel(over: Over) {
     pair.close();
 }
 
-/// Steps in any order, by one thread that never waits. How often the ends met.
+/// Takes random steps, in one thread that never waits. Returns how often the ends met.
 fn walk(over: Over, seed: u64) -> u32 {
     let mut met = 0;
     let mut draw = testing::draws(seed);
@@ -696,8 +698,8 @@ fn walk(over: Over, seed: u64) -> u32 {
     met
 }
 
-/// Runs a walk for each seed, fewer between hosts, and says which one failed. The ends must meet,
-/// once each on average.
+/// Runs `walk` for each seed, a quarter of them between hosts, and says which one failed. On
+/// average the ends must meet once for each seed.
 fn for_seeds(seeds: u32, over: Over, walk: fn(Over, u64) -> u32) {
     let mut met = 0;
     let seeds = match over {
@@ -718,8 +720,8 @@ fn in_any_order_of_steps_each_byte_comes_once_and_then_the_end(over: Over) {
     for_seeds(300, over, walk);
 }
 
-/// Four threads write and read, and wait where they must, while a fifth takes the connection to
-/// links and back. How often the ends met.
+/// Four threads write and read, and wait where they must, while a fifth upgrades and demotes the
+/// connection. Returns how often the ends met.
 fn race(over: Over, seed: u64) -> u32 {
     let mut draw = testing::draws(seed);
     let pair = Pair::new(over);
@@ -783,7 +785,7 @@ fn while_threads_write_and_read_each_byte_comes_once(over: Over) {
     for_seeds(20, over, race);
 }
 
-/// The journeys, each a test of its name, over a carrier.
+/// For each carrier a module that has the journeys as tests.
 macro_rules! over {
     ($($carrier:ident: $over:expr => $journeys:ident;)*) => {$(
         mod $carrier {
@@ -803,7 +805,7 @@ macro_rules! tests {
     )*};
 }
 
-/// Those that hold also where the connection breaks.
+/// Journeys that also hold where the connection breaks.
 macro_rules! random {
     ($over:expr) => {
         tests! { $over =>

@@ -1,4 +1,4 @@
-//! For tests: a link between two ends of this process, with a stream on it; and a fork at a given
+//! For tests: a link between two ends of this process with a stream on it, and a fork at a given
 //! moment.
 
 #![allow(
@@ -30,17 +30,17 @@ pub fn links() -> (&'static Link, &'static Link) {
     (a, b)
 }
 
-/// The same, and the number of a stream that both have joined.
+/// A new link, and the number of a stream on it that both ends have joined.
 pub fn link() -> (&'static Link, &'static Link, u32) {
     let (a, b) = links();
     let index = stream(a, b);
     (a, b, index)
 }
 
-/// One more stream of a link. Its owner is no connection: the control thread, if a test has it run,
-/// finds nothing to do.
+/// Opens one more stream of a link. Its owner is a socket without a connection: the control thread,
+/// if a test runs it, finds nothing to do.
 pub fn stream(a: &'static Link, b: &'static Link) -> u32 {
-    // SAFETY: zeroes are a new structure, as in the pool.
+    // SAFETY: zeroes are a valid `Socket`, as in the pool.
     let nobody: Box<Socket> = unsafe { Box::new(MaybeUninit::zeroed().assume_init()) };
     let owner = core::ptr::from_ref(Box::leak(nobody)).addr();
     let index = a.give_stream(64 << 10, owner).unwrap();
@@ -48,13 +48,13 @@ pub fn stream(a: &'static Link, b: &'static Link) -> u32 {
     index
 }
 
-/// The two directions of a stream: what side 0 writes, what side 1 writes.
+/// The two directions of a stream: the one that side 0 writes, then the one that side 1 writes.
 pub fn directions(link: &'static Link, index: u32) -> &'static [Direction; 2] {
     let stream: &'static Stream = link.stream(index).unwrap();
     &stream.dir
 }
 
-/// A socket of side 0 that writes to the link.
+/// A socket of side 0 whose writing half is on the link.
 pub fn writer(a: &'static Link, b: &'static Link, index: u32) -> &'static Socket {
     let sock = socket::alloc(-1, role::CONNECTING).unwrap();
     let lent = b.lent_for(index).unwrap();
@@ -67,17 +67,17 @@ pub fn writer(a: &'static Link, b: &'static Link, index: u32) -> &'static Socket
     sock
 }
 
-/// What is held over a fork, and given back after it on both sides.
+/// Locks that are held over a fork, and released on both sides after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    /// Before.
+    /// Called before the fork.
     pub hold: fn(),
-    /// After.
+    /// Called after it, in the parent and in the child.
     pub release: fn(),
 }
 
-/// Forks, with `held`, when another thread, in `section`, has called what it is given, which takes
-/// a while. Does the child come to the end of `then`, and find there what it expects?
+/// Forks, with `held`, while another thread is in `section`: in the call that it is given, which
+/// takes 100 ms. Returns whether the child came to the end of `then`, which found what it expects.
 pub fn forked_amid(
     held: Held,
     section: impl FnOnce(&dyn Fn()) + Send,
@@ -95,10 +95,11 @@ pub fn forked_amid(
             std::thread::yield_now();
         }
         (held.hold)();
-        // SAFETY: the child does what a program's may, and ends; an alarm ends one that spins.
+        // SAFETY: the child calls only what a child of a program may, and ends. An alarm ends it if
+        // it spins.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            // SAFETY: as above.
+            // SAFETY: these calls take no pointer, and the child ends with the last.
             unsafe {
                 libc::alarm(5);
                 (held.release)();
@@ -107,13 +108,13 @@ pub fn forked_amid(
         }
         (held.release)();
         let mut status = 0;
-        // SAFETY: room for a status.
+        // SAFETY: `status` lies in this frame.
         let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
         waited == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1
     })
 }
 
-/// Starts the control thread, which has no links within the host to read.
+/// Starts the control thread, which here has no links within the host to read.
 pub fn control_thread() {
     control_thread::served_by(serve);
     control_thread::start().unwrap();
@@ -125,12 +126,13 @@ fn serve(set: i32) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
         let wait = timeout.map(sys::timespec);
         let (to, none) = (events.as_mut_ptr(), core::ptr::null());
-        // SAFETY: an array of ours.
+        // SAFETY: `events` lies in this frame, with room for 8.
         let got = unsafe { sys::epoll_wait(set, to, 8, wait.as_ref(), none) };
         for event in events.iter().take(got.unwrap_or(0)) {
             if event.u64 & control_thread::KINDS == control_thread::SOCK {
                 let sock = (event.u64 & !control_thread::KINDS) as *const Socket;
-                // SAFETY: only addresses of type-stable, never freed structures are watched.
+                // SAFETY: `jobs` watches with addresses of sockets in the pool alone, and these are
+                // never freed.
                 work::on_tcp(unsafe { &*sock }, event.events);
             }
         }
@@ -140,7 +142,7 @@ fn serve(set: i32) {
     }
 }
 
-/// Numbers by chance, the same ones for a seed, which is not 0.
+/// Pseudo-random numbers, the same ones for the same seed, which is not 0.
 pub fn draws(seed: u64) -> impl FnMut() -> u64 {
     let mut n = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed);
     move || {
@@ -151,7 +153,8 @@ pub fn draws(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// Does a child that is forked with `held`, while another thread has `guarded`, find it free?
+/// Returns whether a child that is forked with `held`, while another thread has `guarded`, finds it
+/// free.
 pub fn is_free_in_child<T: Send>(held: Held, guarded: &Guarded<T>) -> bool {
     let section = |pause: &dyn Fn()| {
         let _inside = guarded.lock();

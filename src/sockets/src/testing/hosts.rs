@@ -1,5 +1,5 @@
-//! For tests: two hosts in this process, with a device in memory between them. What makes them meet
-//! in earnest, and looks after their link, is `rendezvous/hosts`.
+//! For tests: two hosts in this process, with a device in memory between them. Outside tests
+//! `rendezvous/hosts` has them meet, and looks after their link.
 
 use crate::socket::{self, Socket};
 use crate::{carrier, jobs, upgrade, wake};
@@ -17,13 +17,13 @@ use sluice_transport::verbs::queue::{self, BELL, QUEUE};
 use sluice_transport::verbs::users::{self, Users};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The time in which a peer that dies shows that on TCP, in ns.
+/// How long TCP may take to show that the peer has died, in ns.
 const DYING_NS: u64 = 20_000_000;
 
 /// One end of a link between two hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
-    /// What the program uses.
+    /// The end of the arena that the program uses.
     pub near: &'static Link,
     far: &'static Link,
     endpoint: &'static Endpoint,
@@ -61,12 +61,12 @@ impl Host {
         (host, hello)
     }
 
-    /// Has both ends of the link left all streams?
+    /// Returns whether both ends of the arena have left all streams; their pin counts as one.
     fn is_left(&self) -> bool {
         self.near.stream_count() == 1 && self.far.stream_count() == 1
     }
 
-    /// Is the link lost?
+    /// Returns whether the link is lost.
     pub fn is_lost(&self) -> bool {
         self.endpoint.is_lost().is_some()
     }
@@ -82,7 +82,7 @@ impl Host {
     }
 }
 
-/// A link that stands, of devices that have these faults.
+/// Connects two hosts by a new link, over devices with these faults.
 pub fn connect(kind: Kind, faults: Faults) -> [Host; 2] {
     users::used_by(Users {
         wake: |near, waiters, index| {
@@ -101,7 +101,7 @@ pub fn connect(kind: Kind, faults: Faults) -> [Host; 2] {
     for end in ends {
         end.endpoint.stands();
     }
-    // The memory of others would stay registered, of which there is little.
+    // The memory of a link that was left would stay registered, and the limit is low.
     assert!(ups().is_empty(), "a test before this one has failed");
     ups().push(Up {
         ends,
@@ -110,7 +110,7 @@ pub fn connect(kind: Kind, faults: Faults) -> [Host; 2] {
     ends
 }
 
-/// The link ends: waits until its streams are left.
+/// Waits until all streams of the link are left, and ends it.
 pub fn disconnect(ends: [Host; 2]) {
     let until = sys::now_ns() + 5_000_000_000;
     while !ends.iter().all(Host::is_left) {
@@ -124,8 +124,8 @@ pub fn disconnect(ends: [Host; 2]) {
     }
 }
 
-/// Gives both ends of a connection a stream, as a question and its answer do. False: one of them
-/// cannot have one.
+/// Gives both ends of a connection a stream, as a question over the link and its answer do. Returns
+/// false if one of them cannot have one.
 pub fn meet(hosts: [Host; 2], socks: [&'static Socket; 2]) -> bool {
     let [a, b] = [0, 1].map(|i| {
         let owner = core::ptr::from_ref(socks[i]).addr();
@@ -165,7 +165,7 @@ pub fn meet(hosts: [Host; 2], socks: [&'static Socket; 2]) -> bool {
         }
         attached.is_ok()
     };
-    // The end that is asked opens first; the other one, when it has heard so.
+    // The end that was asked opens first, and the other one when it hears of that.
     if !attach(1, Role::Second) {
         hosts[0].endpoint.withdraw(offers[0].stream);
         return false;
@@ -175,7 +175,7 @@ pub fn meet(hosts: [Host; 2], socks: [&'static Socket; 2]) -> bool {
     both
 }
 
-/// What the control thread does for such links: the ns until something is due.
+/// What the control thread does for these links. Returns the ns until something is due.
 pub(super) fn progress() -> Option<u64> {
     let now = sys::now_ns();
     let mut next = queue::see_to_leases(now);
@@ -194,7 +194,7 @@ pub(super) fn progress() -> Option<u64> {
             if !end.is_lost() {
                 continue;
             }
-            // The connection manager tells the other end.
+            // As the connection manager tells the other end.
             up.ends[1 - i].endpoint.lose(Lost::Gone);
             end.near.kill();
             end.far.kill();

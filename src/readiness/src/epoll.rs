@@ -192,7 +192,7 @@ fn look_and_sleep(
             set.kernel_turn.store(false, Ordering::Relaxed);
         }
         if kernel_turn && ready == 0 {
-            // An answer of one place: the kernel's, if it has any.
+            // No stream is in the answer: it is the kernel's, if that has any event.
             let found = waiter.ask_kernel(0, Some(&AT_ONCE), Ends::NEVER);
             match found {
                 Ok(Found { count: 0, .. }) => continue,

@@ -30,7 +30,7 @@
 //!
 //! | function | for | locks |
 //! |---|---|---|
-//! | [`demote`] | any thread, owner or relative | takes both, within the host singly |
+//! | [`demote`] | any thread, owner or relative | takes each half's, one after the other |
 //! | [`settle_rx`], [`settle_tx`] | a call that finds a reason | the caller holds the half's |
 //! | [`follow_rx`], [`follow_tx`] | the control thread: the peer has demoted | takes the half's |
 //! | [`takes_back_inherited`] | a relative's call that moves no bytes | as [`demote`] |

@@ -12,12 +12,14 @@
 //! | [`disown`] | in a child, for what its parent lingers on | nothing here |
 //! | [`abandon_inherited`] | in a child, for its parent's stream | nothing here |
 //!
-//! `demote::abandon` is not of this file: it ends a stream between hosts as it is, bytes and all.
+//! `demote::abandon` is not of this file: it leaves a stream between hosts at once, and what is
+//! unread or unsent on the link is lost.
 //! `resend::abandon_rest` ends a re-send: TCP lacks the rest, of which a reader on this host has a
 //! copy.
 //!
-//! These functions are called with no lock held, and may wait: [`part_waiting`] for ever,
-//! [`linger`] as long as SO_LINGER says, and longer only where no other thread could send the rest.
+//! These functions but [`abandon_inherited`] are called with no lock held, and may wait:
+//! [`part_waiting`] for ever, [`linger`] as long as SO_LINGER says, and longer only where no other
+//! thread could send the rest.
 //! Locks are taken for a step at a time, rx before tx. The program has no descriptor of the socket
 //! any more, but other threads may still be in a call on it, and the control thread looks at it
 //! until `fds` is 0 and the structure is free.

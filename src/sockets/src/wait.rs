@@ -10,10 +10,10 @@
 //! | a send on TCP | [`for_kernel`] | room in TCP |
 //!
 //! A wait on a stream takes the half's [`Section`] and releases it, since no thread sleeps with a
-//! lock. Before that it pins the link, so that the words that it watches stay mapped. A wait that
-//! returns [`Parked`](Waited::Parked) has announced its sleep: the hook makes it, with nothing
-//! locked, and `io_wait::wakes_up` takes the announcement back and unpins the link. [`woken`] then
-//! says how the call ends, or that the engine is to be called again.
+//! lock. Before that it pins the link, so that the words that it watches stay mapped. If it returns
+//! [`Parked`](Waited::Parked) it has announced its sleep: the hook makes it, with nothing locked,
+//! and `io_wait::wakes_up` takes the announcement back and unpins the link. [`woken`] then says how
+//! the call ends, or that the engine is to be called again.
 //!
 //! A sleeper is woken on its slot's word by the peer, which reads the waiters after it has changed
 //! a word of the stream; by a thread of this process that changes the half's state; and by the
@@ -177,7 +177,7 @@ pub(crate) fn for_taker(
     let has_left = || sock.tx.state.get_in_order() == State::Plain || !sock.tx.is_at(dir);
     let news = || dir.rx.head.read().flagged || dir.tx.tail.read().flagged || takes() || has_left();
     let mut waited = Waited::News;
-    // A time that is over at once ends the loop, too: nobody else can drive the link then.
+    // `TimedOut` at once ends the loop, too: in a handler nobody else can drive the link.
     while waited == Waited::News && !news() {
         let side = Side::Writer(dir);
         waited = sleep(sock, link, side, Some(until), Ends::NEVER, news, None);
@@ -315,7 +315,8 @@ fn sleep(
             return Waited::Parked;
         } else {
             let timeout = left.map(sys::timespec);
-            // A recv that has lent its buffer sleeps in the hook, or not at all.
+            // (A recv that lent its buffer sleeps in the hook: only that takes the loan back if a
+            // handler jumps out.)
             // SAFETY: the word lies in the pinned arena.
             let slept = unsafe { sys::futex_wait(slot.sleep_word(), 1, timeout.as_ref(), ends) };
             waited = ended(slept.err().unwrap_or(0), ends, timeout.is_none());

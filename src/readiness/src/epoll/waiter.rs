@@ -204,8 +204,8 @@ impl Waiter {
     }
 
     /// The answer of a call that does not sleep: `ready` streams, and the kernel's events after
-    /// them. At the kernel's turn, which left out streams, these follow. `None`: bytes that a
-    /// demotion had to send again have arrived meanwhile, so look anew. That happens once a call.
+    /// them. On the kernel's turn half of the streams were left out: they follow here. `None`: look
+    /// anew, since bytes that a demotion had to send again have arrived; once in a call.
     pub(super) fn last_look(
         &mut self,
         ready: usize,
@@ -284,8 +284,8 @@ impl Waiter {
     fn all_of_kernel(&mut self, ready: usize) -> Result<Found, sys::Errno> {
         let mut found = self.ask_kernel(ready, Some(&AT_ONCE), Ends::NEVER)?;
         for _ in 0..LOOKS {
-            // A parked registration is the program's again after its event, and the kernel tells of
-            // it in the next look.
+            // The event of a parked registration (`parked.rs`) is none of the program's. It gives
+            // the registration back to the program, and the next look tells of that.
             let only_bells = found.count == ready && found.bell.is_some();
             if !(only_bells || self.was_full) || found.count == self.max {
                 break;

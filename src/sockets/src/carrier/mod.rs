@@ -42,6 +42,8 @@ pub use record::{awaits_record, before_resend, may_finish, wants_no_answer};
 pub use record_rx::note_removed;
 pub use record_rx::{has_input, hear_tcp, hears, records as records_removed, tcp_ended};
 pub use records::demote as give_up;
+/// How many bytes a waiting recv must miss at least to lend its buffer.
+pub use sluice_transport::verbs::least as lends_from;
 pub(crate) use words::tell_end;
 
 use crate::socket::Socket;

@@ -30,7 +30,6 @@ use sluice_stream::receiver::CREDIT_MAX;
 use sluice_transport::Carrier;
 use sluice_transport::PUBLISH;
 use sluice_transport::links;
-use sluice_transport::verbs;
 
 /// The outcome of one look.
 pub(super) enum Look {
@@ -47,7 +46,8 @@ pub(super) enum Look {
     Failed(Error),
     /// The state has changed: look again.
     Again,
-    /// The rx half was demoted for this reason: demote the tx half too, without the lock.
+    /// The rx half was demoted for this reason: demote the tx half too, after the lock, since that
+    /// may send.
     Leaves(Reason),
     /// Another thread is making an emulated reset: look again after it.
     Resetting,
@@ -133,7 +133,7 @@ pub(super) unsafe fn look(
             let waits = || sock.may_wait(fd, flags);
             let copies = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
             if copies
-                && left >= verbs::least() as usize
+                && left >= carrier::lends_from() as usize
                 && need.min(sock.rcvlowat.load(Ordering::Relaxed) as usize) <= 1
                 && sock.carrier().lends
                 && waits()
@@ -474,7 +474,7 @@ fn empty(sock: &'static Socket, fd: c_int, has_part: bool) -> Look {
                 // Later writes must get the kernel's error.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
             }
-            // Another thread may have has_part a reset since.
+            // Another thread may have begun a reset since.
             let is_news =
                 before == Resetting::None && emulated_reset::resetting(sock) != Resetting::None;
             if is_reset || is_news {

@@ -187,6 +187,9 @@ def functions(path):
         m = re.match(r"( *)(?:pub(?:\([^)]*\))? )?(?:const )?(?:unsafe )?(?:extern \"C\" )?fn (\w+)", line)
         if m and not line.rstrip().endswith(";"):
             for end in range(at, len(lines)):
+                # A declaration without a body, over several lines.
+                if lines[end].startswith(m.group(1) + ")") and lines[end].rstrip().endswith(";"):
+                    break
                 if lines[end].startswith(m.group(1) + "}"):
                     yield m.group(2), at + 1, end - at + 1
                     break

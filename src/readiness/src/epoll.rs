@@ -242,7 +242,7 @@ pub unsafe fn after_plain_poll(set: &'static Set, events: *mut epoll_event, got:
         // With -1 in errno stands what the kernel said.
         return Verdict::Done(got as isize);
     }
-    let mut waiter = Waiter::of_filled(set, set.fd(), events, got, core::ptr::null());
+    let mut waiter = Waiter::new(set, set.fd(), events, got, core::ptr::null()).filled();
     let (count, _) = set.translate(waiter.out(), 0, got as usize, Moment::unknown());
     // Of doorbells alone 0 is left, and no stream is looked at: none was in the set when the call
     // began, so its bytes have come since, and the next call finds them.
@@ -277,7 +277,7 @@ pub unsafe fn after_plain_wait(
         // With -1 in errno stands what the kernel said.
         return Verdict::Done(got as isize);
     }
-    let mut waiter = Waiter::of_filled(set, epfd, events, max, mask);
+    let mut waiter = Waiter::new(set, epfd, events, max, mask).filled();
     let (count, _) = set.translate(waiter.out(), 0, got as usize, Moment::unknown());
     if count != 0 {
         let count = waiter.append(count);

@@ -458,9 +458,8 @@ fn a_fin_follows_the_last_byte_of_the_link(over: Over) {
     pair.close();
 }
 
-fn after_a_close_the_peer_reads_all_and_then_the_end(over: Over) {
-    let (pair, [mut there, _]) = linked(over);
-    there.write(&pair, 50_000, 0);
+/// The writer closes; the reader gets all that was written, then the end, and closes.
+fn close_before_it_is_read(pair: Pair, there: &mut Way) {
     let [a, b] = pair.ends;
     a.close();
     there.drain(&pair);
@@ -470,18 +469,18 @@ fn after_a_close_the_peer_reads_all_and_then_the_end(over: Over) {
     pair.end();
 }
 
+fn after_a_close_the_peer_reads_all_and_then_the_end(over: Over) {
+    let (pair, [mut there, _]) = linked(over);
+    there.write(&pair, 50_000, 0);
+    close_before_it_is_read(pair, &mut there);
+}
+
 fn a_close_that_meets_the_peers_demotion_is_no_reset(over: Over) {
     for seized in [Which::Both, Which::Tx, Which::Rx] {
         let (pair, [mut there, _]) = linked(over);
         there.write(&pair, 5000, 0);
         demote::demote(pair.ends[1].sock, seized, Reason::RawSyscall);
-        let [a, b] = pair.ends;
-        a.close();
-        there.drain(&pair);
-        there.read(&pair, 1, 0);
-        assert!(there.ended);
-        b.close();
-        pair.end();
+        close_before_it_is_read(pair, &mut there);
     }
 }
 

@@ -160,11 +160,19 @@ pub fn is_any_device() -> bool {
     sys::open(c"/sys/class/infiniband", libc::O_PATH | libc::O_DIRECTORY).is_ok()
 }
 
-/// The functions, loaded at the first call where this host has a device; `None`: not here.
+/// So many descriptors are open at once while the first device is opened.
+const OPENED: usize = 8;
+
+/// The functions, loaded at the first call where this host has a device; `None`: not here, or not
+/// while few descriptors are left, of which libibverbs would complain on the program's stderr.
 ///
 /// Opens and reads files: for the control thread.
 pub fn load() -> Option<&'static Api> {
     static API: OnceLock<Option<Api>> = OnceLock::new();
+    if API.get().is_none() {
+        let free: Result<Vec<_>, _> = (0..OPENED).map(|_| sys::eventfd(0)).collect();
+        drop(free.ok()?);
+    }
     API.get_or_init(|| {
         if !is_any_device() {
             return None;

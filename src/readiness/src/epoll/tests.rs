@@ -74,7 +74,7 @@ fn what_the_kernel_has_written_is_not_put_back() {
     let (_fd, set) = empty();
     set.adopted.store(1, Ordering::Relaxed);
     let mut events = [epoll_event { events: 1, u64: 7 }; 2];
-    let waiter = Waiter::of_filled(set, set.fd(), events.as_mut_ptr(), 2, null());
+    let waiter = Waiter::new(set, set.fd(), events.as_mut_ptr(), 2, null()).filled();
     assert!(waiter.kept.is_none());
     set.adopted.store(0, Ordering::Relaxed);
 }

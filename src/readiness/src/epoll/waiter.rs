@@ -125,18 +125,9 @@ impl Waiter {
         }
     }
 
-    /// Of an array that the kernel has written to: what stood there before the call is gone.
-    pub(super) fn of_filled(
-        set: &'static Set,
-        epfd: c_int,
-        events: *mut epoll_event,
-        max: c_int,
-        mask: *const sigset_t,
-    ) -> Self {
-        Self {
-            kept: None,
-            ..Self::new(set, epfd, events, max, mask)
-        }
+    /// The kernel has written to the array: what stood there before the call is gone.
+    pub(super) fn filled(self) -> Self {
+        Self { kept: None, ..self }
     }
 
     pub(super) fn out(&mut self) -> &mut [epoll_event] {

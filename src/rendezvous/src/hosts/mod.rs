@@ -63,9 +63,6 @@ const LOOK_NS: u64 = 5_000_000;
 /// A process that ends closes its links and its connections in any order, within this time.
 const DYING_NS: u64 = 20_000_000;
 
-/// So many descriptors are open at once while the first device is opened.
-const OPENED: usize = 8;
-
 /// The key of events of the connection manager's channel; [`queue::QUEUE`] is another key.
 const CM: Key = 0;
 /// The key of events of a device that is in use.
@@ -322,10 +319,6 @@ fn said(meeting: Meeting) -> [u8; CONTROL_LEN] {
 
 impl Hosts {
     fn new() -> Option<Self> {
-        // With few descriptors left libibverbs would complain on the program's stderr that it
-        // cannot read its files. The next connection tries again.
-        let free: Result<Vec<_>, _> = (0..OPENED).map(|_| sys::eventfd(0)).collect();
-        drop(free.ok()?);
         let api: &'static Api = api::load()?;
         let channel = Channel::new(api).ok()?;
         channel.rehouse(own_fds::copy);

@@ -313,7 +313,7 @@ impl World {
                 match input.byte() % 3 {
                     0 => drop(dir.tx.tail.flag()),
                     1 => drop(dir.rx.head.flag()),
-                    _ => drop(sluice_fabric::words::demote(&dir.tx.tail, &dir.rx.head)),
+                    _ => drop(sluice_fabric::cursors::demote(&dir.tx.tail, &dir.rx.head)),
                 }
             }
             10 => self.offer(once, input),

@@ -11,7 +11,7 @@ use sluice_stream::pump::{Came, Lent, Loan, Opening, Pump, Stepped, Terms, What}
 use sluice_stream::record::{Head, Leave, NONCE_LEN, Nonce, Out, RECORD_LEN, Role, Step};
 use sluice_stream::wire::{Ack, Berth, Credit, Notice, Phase, Revoked, Seq, Turn};
 use sluice_stream::wire::{
-    Advert, AdvertId, CONTROL_LEN, Control, Immediate, Landed, Lane, Meeting,
+    Advert, AdvertId, CONTROL_LEN, Control, DirectQp, Immediate, Landed, Meeting,
 };
 use sluice_stream::{Error, Mode};
 use std::collections::BTreeSet;
@@ -272,7 +272,7 @@ impl End {
                 1 => drop(self.pump.tick()),
                 2 => self.pump.flush(stream),
                 3 => self.pump.set_direct(!self.lost && input.chance()),
-                _ => self.pump.want(Lane {
+                _ => self.pump.want(DirectQp {
                     port: 0,
                     cookie: [0; 16],
                 }),
@@ -448,7 +448,7 @@ impl End {
             11 => Control::Consent,
             12 => Control::Direct(Landed { id, len }),
             13 => Control::Again(seq),
-            14 => Control::Lane(Lane {
+            14 => Control::DirectQp(DirectQp {
                 port: input.half(),
                 cookie: [2; 16],
             }),

@@ -6,7 +6,7 @@ use crate::library::{self, Loads};
 use crate::memory::{self, Copied};
 use crate::process::{self, Shown};
 use crate::report::Flow;
-use sluice_fabric::words::Reading;
+use sluice_fabric::cursors::Reading;
 use sluice_stats::{
     CHUNK_LEN, CHUNK_SLOTS, Chunk, Conn, Direction, Header, MAGIC, REASON_SLOTS, Root, Transport,
 };

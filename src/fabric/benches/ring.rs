@@ -6,10 +6,10 @@
 )]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use sluice_fabric::cursors::{Word, demote};
 use sluice_fabric::doorbell::Slot;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sync::fence_after_rmw;
-use sluice_fabric::words::{Word, demote};
 use std::hint::black_box;
 
 /// A ring for the largest message of this file.

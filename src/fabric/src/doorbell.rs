@@ -180,7 +180,7 @@ impl Slot {
         self.cpu.load(Ordering::Relaxed)
     }
 
-    /// Waker, after a successful [`Word::advance`](crate::words::Word::advance) and
+    /// Waker, after a successful [`Word::advance`](crate::cursors::Word::advance) and
     /// [`fence_after_rmw`]: marks `stream` and says whether the owner must be rung.
     #[inline]
     #[must_use]

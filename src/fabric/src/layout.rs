@@ -13,9 +13,9 @@
 //! one end only (and by the one that seals or seizes), so that the hot path moves one cache line
 //! per message and way.
 
+use crate::cursors::Word;
 use crate::doorbell::{READY_WORDS, SLOTS, Slot};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::words::Word;
 use core::mem::{offset_of, size_of};
 
 /// First bytes of every arena.

@@ -5,7 +5,7 @@
 //! nothing else, and no function here waits for a peer. Knows nothing of sockets or of stream
 //! contents.
 //!
-//! * [`words`]: `tail|SEALED` and `head|SEIZED`, the two words that decide a demotion.
+//! * [`cursors`]: `tail|SEALED` and `head|SEIZED`, the two words that decide a demotion.
 //! * [`layout`]: what lies where in an arena.
 //! * [`arena`]: sealed memory files, made and checked.
 //! * [`ring`]: copies into and out of a ring.
@@ -22,7 +22,7 @@
 //! the writer knows which of them it has to send again.
 //!
 //! ```
-//! use sluice_fabric::{arena::Arena, shm::Link, words};
+//! use sluice_fabric::{arena::Arena, cursors, shm::Link};
 //!
 //! let arena = Arena::create_local().unwrap();
 //! let [writer, reader] = Link::open_both(arena, [0, 1], true).unwrap();
@@ -45,13 +45,14 @@
 //! assert_eq!(&bytes, b"hel");
 //!
 //! // Either end may take the direction back to TCP: two bytes were not read.
-//! assert_eq!(words::demote(&direction.tx.tail, &direction.rx.head), (3, 5));
+//! assert_eq!(cursors::demote(&direction.tx.tail, &direction.rx.head), (3, 5));
 //! assert!(direction.tx.tail.advance(5, 6).is_err());
 //! ```
 
 #[cfg(not(loom))]
 pub mod arena;
 pub mod bucket;
+pub mod cursors;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod filter;
@@ -72,4 +73,3 @@ pub mod sync;
 pub mod sys;
 #[cfg(not(loom))]
 pub mod verbs;
-pub mod words;

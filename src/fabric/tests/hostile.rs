@@ -13,6 +13,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use sluice_fabric::arena::{Arena, ArenaError};
+use sluice_fabric::cursors::{Word, demote};
 use sluice_fabric::doorbell::{READY_WORDS, SLOTS, Slot};
 use sluice_fabric::layout::{
     ARENA_LEN, Direction, Header, RING_MAX, RING_MIN, RING_REGION, STREAMS, Stream, rings_at,
@@ -21,7 +22,6 @@ use sluice_fabric::layout::{
 use sluice_fabric::shm::{Cooled, Link};
 use sluice_fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::sys;
-use sluice_fabric::words::{Word, demote};
 use std::cell::Cell;
 use std::mem::size_of;
 

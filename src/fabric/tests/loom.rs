@@ -11,8 +11,8 @@
 
 mod common;
 
+use common::cursors::*;
 use common::sleep::{self, Copied as Slots, Look, Plan as Sleep};
-use common::words::*;
 use sluice_fabric::doorbell::Slot;
 
 /// `body` in every interleaving, up to the number of preemptions that the script sets.
@@ -71,7 +71,7 @@ macro_rules! models {
 
 mod demotion {
     use super::*;
-    use common::words::demotion;
+    use common::cursors::demotion;
 
     models! {
         by_third: demotion::<Real>(BY_THIRD);
@@ -154,7 +154,7 @@ mod offers {
 
 mod ring {
     use super::*;
-    use common::words::ring;
+    use common::cursors::ring;
 
     models! {
         bytes_pass: ring::<Real>(&[1, 1, 1, 1], 1);

@@ -14,14 +14,14 @@
 
 mod common;
 
+use common::cursors::{self, Plan, Real};
 use common::link::{Advance, End, Tally, Teller, Third, store, third_party};
 use common::sleep::{self, Look, handshake, sleeping_reader};
-use common::words::{self, Plan, Real};
 use sluice_fabric::arena::Arena;
+use sluice_fabric::cursors::Word;
 use sluice_fabric::doorbell::Slot;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
-use sluice_fabric::words::Word;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -67,45 +67,45 @@ const SENDS: Plan = Plan {
     writer_demotes: None,
     recvs: 8,
     reader_demotes: None,
-    third: words::Third::Absent,
+    third: cursors::Third::Absent,
 };
 
 #[test]
 fn demotions() {
     repeat(&[
         || {
-            words::demotion::<Real>(Plan {
-                third: words::Third::Demotes,
+            cursors::demotion::<Real>(Plan {
+                third: cursors::Third::Demotes,
                 ..SENDS
             })
         },
         || {
-            words::demotion::<Real>(Plan {
-                third: words::Third::DiesHalfway,
+            cursors::demotion::<Real>(Plan {
+                third: cursors::Third::DiesHalfway,
                 ..SENDS
             })
         },
         || {
-            words::demotion::<Real>(Plan {
+            cursors::demotion::<Real>(Plan {
                 writer_demotes: Some(3),
                 ..SENDS
             })
         },
         || {
-            words::demotion::<Real>(Plan {
+            cursors::demotion::<Real>(Plan {
                 reader_demotes: Some(2),
                 ..SENDS
             })
         },
         || {
-            words::demotion::<Real>(Plan {
+            cursors::demotion::<Real>(Plan {
                 writer_demotes: Some(2),
                 reader_demotes: Some(2),
-                third: words::Third::Demotes,
+                third: cursors::Third::Demotes,
                 ..SENDS
             });
         },
-        || words::ring::<Real>(&[1, 2, 2, 1, 1, 2, 1, 2], 2),
+        || cursors::ring::<Real>(&[1, 2, 2, 1, 1, 2, 1, 2], 2),
     ]);
 }
 

@@ -3,7 +3,7 @@
 //! A demotion fixes which bytes the reader has taken. The writer's end then re-sends the others on
 //! TCP, and new bytes follow them. The carrier decides how:
 //!
-//! | | within the host (`carrier/words`) | between hosts (`carrier/records`) |
+//! | | within the host (`carrier/cursors`) | between hosts (`carrier/records`) |
 //! |---|---|---|
 //! | directions | each by itself | both together |
 //! | taken is | what the reader's word, the head, says | what the reader's record on TCP says |
@@ -13,8 +13,8 @@
 //! Within the host a half takes these steps under its lock:
 //!
 //! 1. It tells the peer the reason (`why`), which the peer reads when it finds the words changed.
-//! 2. The words: `words::demote` seals the tail, then seizes the head. From then on no byte can be
-//!    published or consumed, and both ends see the same unread bytes.
+//! 2. The words: `cursors::demote` seals the tail, then seizes the head. From then on no byte can
+//!    be published or consumed, and both ends see the same unread bytes.
 //! 3. rx: it copies the unread bytes and notes them as owed.
 //! 4. The state changes, by [`Event::Settled`] or [`Event::Sealed`].
 //! 5. The waiters: it wakes this process's threads, and rx has the peer look at the words if bytes
@@ -110,7 +110,7 @@ pub fn settle_rx(sock: &'static Socket, reason: Reason) {
         why::count(sock, reason);
         return carrier::records::settle_rx(sock, reason);
     }
-    carrier::words::settle_rx(sock, dir, reason);
+    carrier::cursors::settle_rx(sock, dir, reason);
 }
 
 /// Follows a demotion by the peer that no call has seen yet, for what this end reads: the unread
@@ -168,7 +168,7 @@ pub(crate) fn settle_tx_since(sock: &'static Socket, reason: Reason, since: Opti
         why::count(sock, reason);
         return resend::goes_on(sock, carrier::records::settle_tx(sock, reason));
     }
-    carrier::words::settle_tx(sock, dir, reason, since)
+    carrier::cursors::settle_tx(sock, dir, reason, since)
 }
 
 /// Gives up a stream between hosts as it is, and re-sends nothing: the connection is to be reset,

@@ -12,7 +12,7 @@
 //! adds another job, and one of the two jobs watches.
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use sluice_fabric::words::OFFSET_MAX;
+use sluice_fabric::cursors::OFFSET_MAX;
 
 /// See the [module](self). From the lowest bit on: [`TOLD`] and [`WATCHED`]; the reader's count
 /// when the ring was last found full, plus one (0: not found full); the [`Epoch`] of the ring.

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
     use crate::send::publish;
     use crate::testing;
-    use sluice_fabric::words;
+    use sluice_fabric::cursors;
 
     /// As `send` does: copies bytes into the ring, then publishes the tail, under the tx lock.
     fn write(sock: &'static Socket, bytes: &[u8]) {
@@ -418,7 +418,7 @@ mod tests {
         // By a relative or the peer; this end has not noticed yet.
         let sock = writer();
         let dir = sock.tx.dir().unwrap();
-        words::demote(&dir.tx.tail, &dir.rx.head);
+        cursors::demote(&dir.tx.tail, &dir.rx.head);
         assert!(matches!(found(&entry(sock, 0), QUIET_NS), Found::Over));
         assert_eq!(read(sock, false), [7; 50_000]);
     }

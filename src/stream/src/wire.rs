@@ -14,7 +14,7 @@ use core::fmt;
 
 use crate::error::PeerFault;
 use crate::record::Step;
-pub use control::{Berth, CONTROL_LEN, Control, Landed, Lane, Meeting, Proof, Revoked};
+pub use control::{Berth, CONTROL_LEN, Control, DirectQp, Landed, Meeting, Proof, Revoked};
 
 /// A position in the stream of one direction: the number of bytes before it since the stream was
 /// made.
@@ -389,7 +389,7 @@ mod tests {
                 len: 1,
             }),
             Control::Again(Seq(1 << 50)),
-            Control::Lane(Lane {
+            Control::DirectQp(DirectQp {
                 port: 65535,
                 cookie: *b"0123456789abcdef",
             }),

@@ -12,13 +12,13 @@ mod waiters;
 use super::pool::{Lent, Pool};
 use crate::arena::Arena;
 use crate::bucket::Bucket;
+use crate::cursors;
 use crate::doorbell::SLOTS;
 use crate::layout::{STREAMS, Stream};
 use crate::lock::{Guarded, OverFork};
 use crate::shared_fd::SharedFd;
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use crate::sys;
-use crate::words;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
@@ -642,7 +642,7 @@ impl Link {
         outgoing.tx_wishes.why.store(why.into(), Ordering::Relaxed);
         incoming.rx_wishes.why.store(why.into(), Ordering::Relaxed);
         for dir in &stream.dir {
-            let _ = words::demote(&dir.tx.tail, &dir.rx.head);
+            let _ = cursors::demote(&dir.tx.tail, &dir.rx.head);
         }
         true
     }

@@ -2,13 +2,13 @@
 //! process, a socket in TCP's place, and demotion at random by both.
 
 use sluice_fabric::arena::Arena;
+use sluice_fabric::cursors::{Demoted, Word, demote};
 use sluice_fabric::doorbell::Slot;
 use sluice_fabric::layout::{Direction, STREAMS};
 use sluice_fabric::ring::Ring;
 use sluice_fabric::shm::Pool;
 use sluice_fabric::sync::{AtomicU64, Ordering, fence};
 use sluice_fabric::sys;
-use sluice_fabric::words::{Demoted, Word, demote};
 use std::io::{Read, Write};
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;

@@ -4,9 +4,9 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(missing_docs, reason = "private to the tests")]
 
+pub mod cursors;
 #[cfg(not(loom))]
 pub mod link;
 pub mod offers;
 pub mod rt;
 pub mod sleep;
-pub mod words;

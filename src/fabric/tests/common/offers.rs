@@ -2,8 +2,8 @@
 //! demotes. The writer's buffer is overwritten at once when the offer is over, as a program would.
 
 use super::rt::{Arc, pause, thread};
+use sluice_fabric::cursors::{self, Withdrawal, Word, follow};
 use sluice_fabric::sync::{AtomicU64, Ordering};
-use sluice_fabric::words::{self, Withdrawal, Word, follow};
 
 /// Which one step is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub fn offers(plan: Plan) {
     };
     let third = plan.demoted.then(|| {
         let dir = dir.clone();
-        thread::spawn(move || words::demote(&dir.tail, &dir.head))
+        thread::spawn(move || cursors::demote(&dir.tail, &dir.head))
     });
     let tcp = write(&dir, plan);
     let mut got = reader.join().unwrap();
@@ -92,7 +92,7 @@ fn write(dir: &Dir, plan: Plan) -> Vec<u64> {
                 Ok(0) => {
                     // Nobody took it. There is no ring in this model: demoted.
                     tcp = Some(Vec::new());
-                    let (start, _) = words::demote(&dir.tail, &dir.head);
+                    let (start, _) = cursors::demote(&dir.tail, &dir.head);
                     assert_eq!(
                         start, at,
                         "bytes lost or repeated: taken after a withdrawal"
@@ -109,7 +109,7 @@ fn write(dir: &Dir, plan: Plan) -> Vec<u64> {
             tcp.extend(bytes(next, end - next));
         }
     }
-    let (start, end) = words::demote(&dir.tail, &dir.head);
+    let (start, end) = cursors::demote(&dir.tail, &dir.head);
     assert!(start >= end, "bytes lost or repeated: left in the link");
     tcp.unwrap_or_default()
 }
@@ -126,7 +126,7 @@ fn offer(
     for turn in 0..2 {
         let head = dir.head.read();
         if head.flagged {
-            words::demote(&dir.tail, &dir.head);
+            cursors::demote(&dir.tail, &dir.head);
             return Err(0);
         }
         *round = head.round;
@@ -164,7 +164,7 @@ fn offer(
                 return if followed { Ok(n) } else { Err(n) };
             }
             Withdrawal::Demoted => {
-                let (start, _) = words::demote(&dir.tail, &dir.head);
+                let (start, _) = cursors::demote(&dir.tail, &dir.head);
                 let n = start.saturating_sub(*at);
                 *at += n;
                 return Err(if plan.bug == Bug::TakenIsForgotten {

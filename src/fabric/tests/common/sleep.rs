@@ -1,10 +1,10 @@
 //! The handshake of sleeper and wakers.
 
+use super::cursors::{Dir, Reader, Real, Writer, settle};
 use super::rt::{Arc, thread};
-use super::words::{Dir, Reader, Real, Writer, settle};
+use sluice_fabric::cursors::{Word, demote};
 use sluice_fabric::doorbell::Slot;
 use sluice_fabric::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_after_rmw};
-use sluice_fabric::words::{Word, demote};
 
 /// What the handshake needs of a slot.
 pub trait Waiter: Default + Send + Sync + 'static {

@@ -237,14 +237,16 @@ impl Hosts {
         while let Some(event) = next(&self.channel) {
             match event {
                 // A key is that of a direct queue pair, or that of a dial or link.
-                Event::Resolved(key) if self.is_lane(key) => self.on_lane_resolved(key),
-                Event::Routed(key) if self.is_lane(key) => self.on_lane_routed(key),
-                Event::Asked(key, id, data) if self.is_lane(key) => {
-                    self.on_lane_asked(key, id, &data);
+                Event::Resolved(key) if self.is_direct_qp(key) => self.on_direct_qp_resolved(key),
+                Event::Routed(key) if self.is_direct_qp(key) => self.on_direct_qp_routed(key),
+                Event::Asked(key, id, data) if self.is_direct_qp(key) => {
+                    self.on_direct_qp_asked(key, id, &data);
                 }
-                Event::Established(key, _) if self.is_lane(key) => self.on_lane_stands(key),
-                Event::Refused(key, ..) | Event::Gone(key) if self.is_lane(key) => {
-                    self.on_lane_over(key);
+                Event::Established(key, _) if self.is_direct_qp(key) => {
+                    self.on_direct_qp_stands(key)
+                }
+                Event::Refused(key, ..) | Event::Gone(key) if self.is_direct_qp(key) => {
+                    self.on_direct_qp_over(key);
                 }
                 Event::Resolved(key) => self.on_resolved(key),
                 Event::Routed(key) => self.on_routed(key),

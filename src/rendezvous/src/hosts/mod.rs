@@ -14,9 +14,9 @@
 //! connection has come to an offset.
 
 mod dial;
+mod direct_qp;
 pub mod hello;
 mod idle;
-mod lane;
 mod meet;
 mod proof;
 
@@ -199,7 +199,7 @@ struct Hosts {
     /// Devices that are in use, whose descriptors were put out of the program's way.
     devices: Vec<Device>,
     /// Queue pairs for direct transfers.
-    lanes: Vec<lane::Seek>,
+    direct_qps: Vec<direct_qp::Seek>,
 }
 
 static HOSTS: Guarded<Option<Hosts>> = Guarded::of_order(lock::BEFORE_SOCKETS, None);
@@ -335,7 +335,7 @@ impl Hosts {
             met: Vec::new(),
             spare: Vec::new(),
             devices: Vec::new(),
-            lanes: Vec::new(),
+            direct_qps: Vec::new(),
         })
     }
 
@@ -516,7 +516,7 @@ impl Hosts {
         let untils = (self.listens.iter().map(|l| l.until))
             .chain(self.dials.iter().filter_map(Dial::ends))
             .chain(self.dials.iter().filter(|d| now < d.from).map(|d| d.from))
-            .chain(self.lanes.iter().filter_map(lane::Seek::until))
+            .chain(self.direct_qps.iter().filter_map(direct_qp::Seek::until))
             .chain(self.asked.iter().filter(|a| !a.late).map(|a| a.until))
             .chain(self.questions.iter().map(|_| now + LOOK_NS))
             .chain(self.ups.iter().filter(|up| !up.stands).map(|up| up.until));
@@ -547,7 +547,7 @@ impl Hosts {
                     }
                 }
                 Note::Meeting(meeting) => self.on_meeting(key, meeting),
-                Note::Lane(said) => self.on_lane(key, said),
+                Note::DirectQp(said) => self.on_direct_qp(key, said),
             }
         }
         true
@@ -587,7 +587,7 @@ impl Hosts {
                     }
                 }
                 self.questions.retain(|q| q.key != key);
-                self.lanes.retain(|l| !l.is_of(key));
+                self.direct_qps.retain(|l| !l.is_of(key));
                 if let Some(up) = self.ups.get_mut(at) {
                     up.until = now + DYING_NS;
                 }
@@ -642,8 +642,8 @@ impl Hosts {
                     queue::condemn(address);
                 }
                 for up in self.ups.iter().filter(|up| !up.lost) {
-                    if up.endpoint.is_lane_met_by(*device, trouble) {
-                        up.endpoint.lose_lane();
+                    if up.endpoint.is_direct_qp_met_by(*device, trouble) {
+                        up.endpoint.lose_direct_qp();
                     }
                     if up.endpoint.is_met_by(*device, trouble) {
                         up.endpoint.lose(Lost::Device(0));
@@ -706,7 +706,7 @@ fn feed(up: &mut Up, now: u64) -> Option<u64> {
         }
     }
     let [there, not_yet] = STARVE_NS;
-    let wait = if up.endpoint.has_lane() {
+    let wait = if up.endpoint.has_direct_qp() {
         there
     } else {
         not_yet

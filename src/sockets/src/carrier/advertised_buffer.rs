@@ -69,7 +69,7 @@ pub fn lend(sock: &'static Socket, cursor: &Cursor, waitall: bool, io_wait: &mut
     match now {
         Some((true, _)) => {}
         Some((_, true)) => {
-            endpoint.want_lane();
+            endpoint.want_direct_qp();
             return false;
         }
         _ => return false,

@@ -50,7 +50,11 @@ fn await_taker(sock: &'static Socket, endpoint: &Endpoint, stream: u16) {
     endpoint.drive();
     let [there, not_yet] = STARVE_NS;
     while let Some(at) = waits() {
-        let patience = if endpoint.has_lane() { there } else { not_yet };
+        let patience = if endpoint.has_direct_qp() {
+            there
+        } else {
+            not_yet
+        };
         let Ok(section) = sock.tx.lock.enter() else {
             return;
         };

@@ -8,7 +8,7 @@
 //! | | memory | queue pair |
 //! |---|---|---|
 //! | to the link | each writer alone (`upgrade`) | both directions, by steps: `advance` |
-//! | back to TCP | `words` | `records`, `record` |
+//! | back to TCP | `cursors` | `records`, `record` |
 //! | TCP beneath the stream | brings a FIN or an RST at most | may bring a record: `record_rx` |
 //! | the next user has no link | TCP gets all (`finish`) | so it does: `handover`, `leaving` |
 //! | a large transfer | from memory to memory (`direct`) | into the recv's buffer |
@@ -19,6 +19,7 @@
 mod advance;
 mod advertised_buffer;
 mod await_placement;
+pub(crate) mod cursors;
 mod handover;
 mod leaving;
 pub mod lent;
@@ -26,13 +27,13 @@ mod link;
 mod record;
 mod record_rx;
 pub(crate) mod records;
-pub(crate) mod words;
 
 pub use advance::{advance, lost};
 pub use advertised_buffer::{
     Found, back as end_loan, is_any as is_lent, lend, look as look_at_loan, revoke as revoke_loan,
 };
 pub use await_placement::await_placement;
+pub(crate) use cursors::tell_end;
 pub use handover::{await_return, finish, finish_reading, finish_within, release};
 pub use link::{
     deliver, goes_direct, hides_tcp, is_far, is_held, is_switching, reads_link, wants_more,
@@ -44,7 +45,6 @@ pub use record_rx::{has_input, hear_tcp, hears, records as records_removed, tcp_
 pub use records::demote as give_up;
 /// How many bytes a waiting recv must miss at least to lend its buffer.
 pub use sluice_transport::verbs::least as lends_from;
-pub(crate) use words::tell_end;
 
 use crate::socket::Socket;
 use sluice_transport::Carrier;

@@ -8,10 +8,10 @@ use crate::socket::{Known, Socket, State};
 use crate::wake;
 use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
+use sluice_fabric::cursors::{self, Reading};
 use sluice_fabric::layout::{AdvertLine, Direction};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
-use sluice_fabric::words::{self, Reading};
 use sluice_runtime::iov::Cursor;
 use sluice_runtime::{credentials, fault, thread};
 use sluice_stream::{Advert, AdvertId, Next, Offer, Receiver, Recv, Seq};
@@ -292,7 +292,7 @@ unsafe fn take(
         if offer.number.is_multiple_of(2) {
             dir.rx.head.withdraw(round, at);
         } else {
-            words::demote(&dir.tx.tail, &dir.rx.head);
+            cursors::demote(&dir.tx.tail, &dir.rx.head);
         }
     }
     let to = at + n as u64;
@@ -303,7 +303,7 @@ unsafe fn take(
     }
     // The tail follows; an end that seals first computes the same result. Release: a poll without
     // this lock that sees the new head also sees the tail.
-    let _ = words::follow(&dir.tx.tail, at, to);
+    let _ = cursors::follow(&dir.tx.tail, at, to);
     sock.rx.at.store(to, Ordering::Release);
     sock.rx.linked.store(
         sock.rx.linked.load(Ordering::Relaxed) + n as u64,

@@ -11,12 +11,12 @@ use crate::socket::{Socket, State};
 use crate::{demote, wait, wake};
 use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
+use sluice_fabric::cursors::{self, ROUNDS_MAX, Reading, Withdrawal};
 use sluice_fabric::doorbell::Sleep;
 use sluice_fabric::layout::{AdvertLine, Direction};
 use sluice_fabric::lock::{Section, me};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
-use sluice_fabric::words::{self, ROUNDS_MAX, Reading, Withdrawal};
 use sluice_runtime::config::{Mode, config};
 use sluice_runtime::iov::Cursor;
 use sluice_runtime::{fault, process, rights, thread};
@@ -518,7 +518,7 @@ pub(crate) fn resolve(sock: &'static Socket) {
             out.next_skip = SKIP;
             record(sock, n as u32);
             let _ = out.sender.on_taken(n as u32);
-            if words::follow(&dir.tx.tail, at, at + n).is_err() {
+            if cursors::follow(&dir.tx.tail, at, at + n).is_err() {
                 demote::settle_tx(sock, Reason::PeerDemoted);
             }
         }

@@ -488,7 +488,7 @@ impl Flow {
             | Control::Consent
             | Control::Direct(_)
             | Control::Again(_)
-            | Control::Lane(_) => {
+            | Control::DirectQp(_) => {
                 return Err(Fault::Accounts("no message of a stream in mid-stream"));
             }
         }

@@ -42,7 +42,7 @@ use crate::config::Mode;
 use crate::error::{Bug, Error, PeerFault};
 use crate::receiver::{Landing, Next, Recv};
 use crate::record::Out;
-use crate::wire::{AdvertId, Control, Landed, Lane, Revoked, Seq};
+use crate::wire::{AdvertId, Control, DirectQp, Landed, Revoked, Seq};
 
 /// Direct bytes that may be the reader's or not.
 #[derive(Debug, Clone, Copy)]
@@ -278,8 +278,8 @@ impl Pump {
     }
 
     /// Asks the peer for a queue pair for direct transfers, or tells where to ask.
-    pub fn want(&mut self, lane: Lane) {
-        self.says.push_back((0, Control::Lane(lane)));
+    pub fn want(&mut self, direct_qp: DirectQp) {
+        self.says.push_back((0, Control::DirectQp(direct_qp)));
     }
 
     /// Whether all goes directly, or not at all.

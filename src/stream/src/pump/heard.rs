@@ -41,15 +41,15 @@ impl Pump {
     }
 
     pub(super) fn on_control(&mut self, stream: u16, control: Control) -> Result<Came, Error> {
-        let is_of_link = matches!(control, Control::Meeting(_) | Control::Lane(_));
+        let is_of_link = matches!(control, Control::Meeting(_) | Control::DirectQp(_));
         if is_of_link && stream != 0 {
             return Err(PeerFault::Malformed.into());
         }
         if let Control::Meeting(meeting) = control {
             return Ok(Came::Meeting(meeting));
         }
-        if let Control::Lane(lane) = control {
-            return Ok(Came::Lane(lane));
+        if let Control::DirectQp(direct_qp) = control {
+            return Ok(Came::DirectQp(direct_qp));
         }
         if control == Control::Closed && self.flow(stream).is_none() {
             if !self.early.contains(&stream) {
@@ -109,7 +109,7 @@ impl Pump {
             Control::Revoke(revoked) => self.on_revoked(stream, revoked).map(|()| Came::Nothing),
             Control::Direct(landed) => self.on_landed(stream, landed),
             Control::Again(from) => self.on_again(stream, from),
-            Control::Meeting(_) | Control::Lane(_) | Control::Closed | Control::Blocked => {
+            Control::Meeting(_) | Control::DirectQp(_) | Control::Closed | Control::Blocked => {
                 Err(PeerFault::Malformed.into())
             }
         }

@@ -135,7 +135,7 @@ impl World {
             Came::Step(stream) => self.act(1 - me, stream),
             Came::Credit(_)
             | Came::Direct(..)
-            | Came::Lane(_)
+            | Came::DirectQp(_)
             | Came::Meeting(_)
             | Came::Free(_)
             | Came::Nothing => {}

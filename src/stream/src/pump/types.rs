@@ -2,7 +2,7 @@
 
 use crate::config::Mode;
 use crate::record::{Nonce, Role};
-use crate::wire::{CONTROL_LEN, Lane, Meeting, Seq};
+use crate::wire::{CONTROL_LEN, DirectQp, Meeting, Seq};
 
 /// The terms of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub enum Came {
     /// The peer looks for the other end of a connection, or answers.
     Meeting(Meeting),
     /// The peer wants a queue pair for direct transfers.
-    Lane(Lane),
+    DirectQp(DirectQp),
     /// Both ends have left the stream: its number is free.
     Free(u16),
     /// Nothing to be done.

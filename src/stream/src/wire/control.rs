@@ -32,12 +32,12 @@ pub enum Control {
     /// landed, follow by the ring. The reader passes over what it has of them.
     Again(Seq),
     /// Of no stream: a queue pair for direct transfers is wanted.
-    Lane(Lane),
+    DirectQp(DirectQp),
 }
 
 /// Where a queue pair for direct transfers is to be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lane {
+pub struct DirectQp {
     /// The sender listens at this port of its address on the link; 0: the receiver is to.
     pub port: u16,
     /// What is said there, by whom was told it here; zeroes without a port.
@@ -127,7 +127,7 @@ const KIND_CLOSED: u64 = 10;
 const KIND_CONSENT: u64 = 11;
 const KIND_DIRECT: u64 = 12;
 const KIND_AGAIN: u64 = 13;
-const KIND_LANE: u64 = 14;
+const KIND_DIRECT_QP: u64 = 14;
 /// Bit 8 of the first word: the ADVERT's reader waits for all of it.
 const FLAG_WAITALL: u64 = 1 << 8;
 
@@ -161,9 +161,9 @@ impl Control {
             Self::Consent => [KIND_CONSENT, 0, 0, 0, 0, 0],
             Self::Direct(Landed { id, len }) => [KIND_DIRECT | long(len), id.0, 0, 0, 0, 0],
             Self::Again(seq) => [KIND_AGAIN, 0, seq.0, 0, 0, 0],
-            Self::Lane(Lane { port, cookie }) => {
+            Self::DirectQp(DirectQp { port, cookie }) => {
                 let (low, high) = halves(&cookie);
-                [KIND_LANE | long(u32::from(port)), low, high, 0, 0, 0]
+                [KIND_DIRECT_QP | long(u32::from(port)), low, high, 0, 0, 0]
             }
         };
         let mut bytes = [0; CONTROL_LEN];
@@ -226,7 +226,7 @@ impl Control {
                 len: value,
             }),
             KIND_AGAIN => Self::Again(Seq(seq)),
-            KIND_LANE => Self::Lane(Lane {
+            KIND_DIRECT_QP => Self::DirectQp(DirectQp {
                 port: u16::try_from(value).map_err(|_| PeerFault::Malformed)?,
                 cookie: (u128::from(seq) << 64 | u128::from(id)).to_le_bytes(),
             }),
@@ -244,7 +244,9 @@ impl Control {
             Self::Turn(turn) if turn.phase.is_direct() => Err(PeerFault::TurnPhase),
             Self::Direct(landed) if landed.len == 0 => Err(PeerFault::DirectRange),
             // An asker for one has no secret yet.
-            Self::Lane(Lane { port: 0, cookie }) if cookie != [0; 16] => Err(PeerFault::Malformed),
+            Self::DirectQp(DirectQp { port: 0, cookie }) if cookie != [0; 16] => {
+                Err(PeerFault::Malformed)
+            }
             _ => Ok(message),
         }
     }

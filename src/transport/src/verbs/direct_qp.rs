@@ -28,7 +28,7 @@ const WAIT_NS: u64 = 200_000_000;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub struct Lane {
+pub struct DirectQp {
     // Drop order: the queue pair before its connection and its completion queue.
     pair: Pair,
     id: Id,
@@ -38,8 +38,8 @@ pub struct Lane {
 
 /// An endpoint's queue pair for direct transfers, and its losses.
 #[derive(Debug, Default)]
-pub struct Lanes {
-    lane: Option<Lane>,
+pub struct DirectQps {
+    direct_qp: Option<DirectQp>,
     losses: u32,
     /// When another may be made (`sys::now_ns`).
     again_ns: u64,
@@ -69,9 +69,9 @@ impl EndpointState {
             return;
         };
         let place = self.places.get(usize::from(stream)).copied().flatten();
-        let lane = self.lanes.lane.as_ref();
-        let (Some(place), Some(lane)) = (place, lane) else {
-            return self.fail_lane();
+        let direct_qp = self.direct_qps.direct_qp.as_ref();
+        let (Some(place), Some(direct_qp)) = (place, direct_qp) else {
+            return self.fail_direct_qp();
         };
         let at = from.value() & u64::from(place.staging_len - 1);
         let first = u64::from(len).min(u64::from(place.staging_len) - at) as u32;
@@ -83,30 +83,33 @@ impl EndpointState {
             read: self.proof(),
             mark: 1,
         };
-        self.lanes.shots += 1;
+        self.direct_qps.shots += 1;
         // SAFETY: bytes in the staging ring stay until the peer has credited them. The sink of the
         // READ and the control slots live as long as the queue pair.
-        if unsafe { lane.pair.write(&shot) }.is_err() {
-            self.fail_lane();
+        if unsafe { direct_qp.pair.write(&shot) }.is_err() {
+            self.fail_direct_qp();
         }
     }
 
     /// Takes completions of direct transfers.
-    pub fn take_lane(&mut self) -> Result<(), Lost> {
+    pub fn take_direct_qp(&mut self) -> Result<(), Lost> {
         loop {
-            let Some(lane) = &self.lanes.lane else {
+            let Some(direct_qp) = &self.direct_qps.direct_qp else {
                 return Ok(());
             };
             let mut batch = [News::Failed { status: 0 }; BATCH];
-            let taken = lane.share.queue.take(&lane.share, &mut batch, false);
+            let taken = direct_qp
+                .share
+                .queue
+                .take(&direct_qp.share, &mut batch, false);
             self.rest |= taken.rest;
             for news in batch.iter().take(taken.count) {
                 match news {
-                    News::Done { .. } if !self.lanes.failed => {
-                        self.lanes.landed += 1;
+                    News::Done { .. } if !self.direct_qps.failed => {
+                        self.direct_qps.landed += 1;
                         self.pump.on_direct_done(1)?;
                     }
-                    News::Failed { .. } => self.fail_lane(),
+                    News::Failed { .. } => self.fail_direct_qp(),
                     _ => {}
                 }
             }
@@ -117,31 +120,33 @@ impl EndpointState {
     }
 
     /// Fails the queue pair, and has the control thread destroy it.
-    pub(crate) fn fail_lane(&mut self) {
+    pub(crate) fn fail_direct_qp(&mut self) {
         self.pump.set_direct(false);
-        if self.lanes.lane.is_some() && !core::mem::replace(&mut self.lanes.failed, true) {
-            self.notes.push_back(Note::Lane(None));
+        if self.direct_qps.direct_qp.is_some()
+            && !core::mem::replace(&mut self.direct_qps.failed, true)
+        {
+            self.notes.push_back(Note::DirectQp(None));
         }
     }
 
     /// True if a direct-only stream waits for a buffer, and none did before.
     pub(crate) fn starts_to_starve(&mut self) -> bool {
-        !self.lanes.starve
+        !self.direct_qps.starve
             && self.pump.only_direct()
             && self.lost.is_none()
             && self.pump.starved().next().is_some()
-            && !core::mem::replace(&mut self.lanes.starve, true)
+            && !core::mem::replace(&mut self.direct_qps.starve, true)
     }
 
     /// Called at even intervals: fails the queue pair if its transfers do not complete.
-    pub(crate) fn tick_lane(&mut self) {
-        let lanes = &mut self.lanes;
-        let (asked, came) = lanes.looked;
-        let stuck = came == lanes.landed && asked > came;
-        lanes.stuck = if stuck { lanes.stuck + 1 } else { 0 };
-        lanes.looked = (lanes.shots, lanes.landed);
-        if lanes.stuck >= TICKS {
-            self.fail_lane();
+    pub(crate) fn tick_direct_qp(&mut self) {
+        let direct_qps = &mut self.direct_qps;
+        let (asked, came) = direct_qps.looked;
+        let stuck = came == direct_qps.landed && asked > came;
+        direct_qps.stuck = if stuck { direct_qps.stuck + 1 } else { 0 };
+        direct_qps.looked = (direct_qps.shots, direct_qps.landed);
+        if direct_qps.stuck >= TICKS {
+            self.fail_direct_qp();
         }
     }
 
@@ -163,41 +168,51 @@ impl Endpoint {
     ///
     /// # Errors
     /// EBUSY: there is one; ENOTCONN; the device's.
-    pub fn begin_lane(&'static self, id: Id) -> Result<(), Errno> {
+    pub fn begin_direct_qp(&'static self, id: Id) -> Result<(), Errno> {
         let begun = self.inside(|inner| {
-            if inner.lanes.lane.is_some() || inner.lost.is_some() {
+            if inner.direct_qps.direct_qp.is_some() || inner.lost.is_some() {
                 return Err(libc::EBUSY);
             }
             let mut share = inner.share.beside()?;
             let pair = share.pair(&id, &inner.domain, SHAPE)?;
             share.enter(pair.number(), self)?;
-            (inner.lanes.shots, inner.lanes.landed, inner.lanes.looked) = (0, 0, (0, 0));
-            inner.lanes.lane = Some(Lane {
+            (
+                inner.direct_qps.shots,
+                inner.direct_qps.landed,
+                inner.direct_qps.looked,
+            ) = (0, 0, (0, 0));
+            inner.direct_qps.direct_qp = Some(DirectQp {
                 pair,
                 id,
                 share,
                 stands: false,
             });
-            inner.lanes.failed = false;
+            inner.direct_qps.failed = false;
             Ok(())
         });
         begun.unwrap_or(Err(libc::ENOTCONN))
     }
 
     /// Runs `f` on the connection of the queue pair.
-    pub fn with_lane<R>(&self, f: impl FnOnce(&Id) -> R) -> Option<R> {
-        self.inside(|inner| inner.lanes.lane.as_ref().map(|lane| f(&lane.id)))
-            .flatten()
+    pub fn with_direct_qp<R>(&self, f: impl FnOnce(&Id) -> R) -> Option<R> {
+        self.inside(|inner| {
+            inner
+                .direct_qps
+                .direct_qp
+                .as_ref()
+                .map(|direct_qp| f(&direct_qp.id))
+        })
+        .flatten()
     }
 
     /// The connection of the queue pair is established.
-    pub fn lane_stands(&self) {
+    pub fn direct_qp_stands(&self) {
         self.work(true, |_, inner| {
-            if let Some(lane) = &mut inner.lanes.lane
-                && !inner.lanes.failed
+            if let Some(direct_qp) = &mut inner.direct_qps.direct_qp
+                && !inner.direct_qps.failed
             {
-                lane.stands = true;
-                inner.lanes.wanted = false;
+                direct_qp.stands = true;
+                inner.direct_qps.wanted = false;
                 inner.pump.set_direct(true);
             }
             Ok(())
@@ -217,71 +232,77 @@ impl Endpoint {
     }
 
     /// The connection failed, or the queue pair has: destroys it. Another may be made after a wait.
-    pub fn end_lane(&self) {
+    pub fn end_direct_qp(&self) {
         self.work(true, |_, inner| {
             inner.pump.set_direct(false);
             Ok(())
         });
-        let lane = self.inside(|inner| {
-            let lanes = &mut inner.lanes;
-            let wait = WAIT_NS << lanes.losses.min(LOSSES);
-            (lanes.wanted, lanes.failed) = (false, false);
-            (lanes.losses, lanes.again_ns) = (lanes.losses + 1, sys::now_ns() + wait);
-            lanes.lane.take()
+        let direct_qp = self.inside(|inner| {
+            let direct_qps = &mut inner.direct_qps;
+            let wait = WAIT_NS << direct_qps.losses.min(LOSSES);
+            (direct_qps.wanted, direct_qps.failed) = (false, false);
+            (direct_qps.losses, direct_qps.again_ns) =
+                (direct_qps.losses + 1, sys::now_ns() + wait);
+            direct_qps.direct_qp.take()
         });
-        if let Some(lane) = lane.flatten() {
-            lane.pair.fail();
-            if lane.stands && lane.id.is_port_active() {
-                lane.id.disconnect();
+        if let Some(direct_qp) = direct_qp.flatten() {
+            direct_qp.pair.fail();
+            if direct_qp.stands && direct_qp.id.is_port_active() {
+                direct_qp.id.disconnect();
             }
             // Destroying it waits for the kernel, so not under the lock.
-            drop(lane);
+            drop(direct_qp);
         }
     }
 
     /// The peer or the device has ended the connection of the queue pair.
-    pub fn lose_lane(&self) {
+    pub fn lose_direct_qp(&self) {
         self.work(true, |_, inner| {
-            inner.fail_lane();
+            inner.fail_direct_qp();
             Ok(())
         });
     }
 
     /// True if a device's asynchronous event is about this queue pair.
-    pub fn is_lane_met_by(&self, device: Device, trouble: Trouble) -> bool {
+    pub fn is_direct_qp_met_by(&self, device: Device, trouble: Trouble) -> bool {
         let Trouble::Pair(number) = trouble else {
             return false;
         };
         let met = self.inside(|inner| {
-            let lane = inner.lanes.lane.as_ref();
-            inner.is_on(device) && lane.is_some_and(|lane| lane.pair.number() == number)
+            let direct_qp = inner.direct_qps.direct_qp.as_ref();
+            inner.is_on(device)
+                && direct_qp.is_some_and(|direct_qp| direct_qp.pair.number() == number)
         });
         met == Some(true)
     }
 
     /// A direct transfer could be made with a queue pair: has the control thread make one.
-    pub fn want_lane(&self) {
+    pub fn want_direct_qp(&self) {
         self.work(true, |_, inner| {
-            let lanes = &mut inner.lanes;
-            let free = lanes.lane.is_none() && !lanes.wanted && lanes.losses < LOSSES;
-            if free && inner.lost.is_none() && sys::now_ns() >= lanes.again_ns {
-                lanes.wanted = true;
-                inner.notes.push_back(Note::Lane(None));
+            let direct_qps = &mut inner.direct_qps;
+            let free =
+                direct_qps.direct_qp.is_none() && !direct_qps.wanted && direct_qps.losses < LOSSES;
+            if free && inner.lost.is_none() && sys::now_ns() >= direct_qps.again_ns {
+                direct_qps.wanted = true;
+                inner.notes.push_back(Note::DirectQp(None));
             }
             Ok(())
         });
     }
 
     /// True if direct transfers can be made.
-    pub fn has_lane(&self) -> bool {
+    pub fn has_direct_qp(&self) -> bool {
         self.inside(|inner| inner.pump.has_direct()) == Some(true)
     }
 
     /// What the control thread must do: destroy the queue pair; make one.
-    pub fn lane_news(&self) -> (bool, bool) {
+    pub fn direct_qp_news(&self) -> (bool, bool) {
         self.inside(|inner| {
-            let lanes = &inner.lanes;
-            (lanes.failed, lanes.wanted && lanes.lane.is_none())
+            let direct_qps = &inner.direct_qps;
+            (
+                direct_qps.failed,
+                direct_qps.wanted && direct_qps.direct_qp.is_none(),
+            )
         })
         .unwrap_or_default()
     }
@@ -295,7 +316,7 @@ impl Endpoint {
                 .starved()
                 .filter(|_| inner.lost.is_none())
                 .collect();
-            inner.lanes.starve = !all.is_empty();
+            inner.direct_qps.starve = !all.is_empty();
             all
         });
         let now = now.unwrap_or_default();

@@ -14,7 +14,7 @@ pub use super::endpoint_state::Offered;
 pub use super::terms::{Hello, Lost, Note};
 
 use super::control_memory::ControlMemory;
-use super::direct_qp::Lanes;
+use super::direct_qp::DirectQps;
 use super::endpoint_state::EndpointState;
 use super::memory::Slabs;
 use super::queue::{Interest, Queue, Share};
@@ -99,7 +99,7 @@ impl Endpoint {
             proves: !device.limits.immediate,
         };
         let inner = EndpointState {
-            lanes: Lanes::default(),
+            direct_qps: DirectQps::default(),
             pair,
             id,
             share,
@@ -430,7 +430,7 @@ impl Endpoint {
     fn turn(&self, inner: &mut EndpointState, polls: bool) -> Result<(), Lost> {
         loop {
             self.take(inner, polls)?;
-            inner.take_lane()?;
+            inner.take_direct_qp()?;
             if inner.pump.is_draining() {
                 // An empty inbox is not enough: only a poll of the device shows that no more came.
                 if !polls {
@@ -577,7 +577,9 @@ impl Endpoint {
                         inner.give_back(stream);
                         self.forget(stream);
                     }
-                    Came::Lane(lane) => inner.notes.push_back(Note::Lane(Some(lane))),
+                    Came::DirectQp(direct_qp) => {
+                        inner.notes.push_back(Note::DirectQp(Some(direct_qp)))
+                    }
                     Came::Nothing => {}
                 }
                 Ok(())

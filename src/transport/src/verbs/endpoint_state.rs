@@ -1,7 +1,7 @@
 //! What an endpoint holds of its device, under its lock. Describes and posts messages.
 
 use super::control_memory::ControlMemory;
-use super::direct_qp::Lanes;
+use super::direct_qp::DirectQps;
 use super::endpoint::Endpoint;
 use super::memory::{Place, Slabs, Use};
 use super::queue::Share;
@@ -71,7 +71,7 @@ pub struct Places {
 #[derive(Debug)]
 pub struct EndpointState {
     // Drop order: queue pairs, the connection, the completion queue, memory, its domain.
-    pub(crate) lanes: Lanes,
+    pub(crate) direct_qps: DirectQps,
     pub(crate) pair: Pair,
     pub(crate) id: Id,
     pub(crate) share: Share,
@@ -169,7 +169,7 @@ impl EndpointState {
             0
         };
         let steps = self.pump.tick();
-        self.tick_lane();
+        self.tick_direct_qp();
         if self.stuck >= TICKS {
             return Err(Lost::Silent);
         }

@@ -2,7 +2,7 @@
 
 use sluice_fabric::verbs::queue::Shape;
 use sluice_stream::Error;
-use sluice_stream::wire::{Lane, Meeting};
+use sluice_stream::wire::{DirectQp, Meeting};
 
 /// Receives that each end of a link keeps posted. Part of the protocol.
 pub const RECEIVES: u16 = 64;
@@ -61,7 +61,7 @@ pub enum Note {
     /// The peer looks for the other end of a connection, or answers such a question.
     Meeting(Meeting),
     /// A queue pair for direct transfers was lost, or one end wants one.
-    Lane(Option<Lane>),
+    DirectQp(Option<DirectQp>),
 }
 
 /// Work requests posted, or completions polled, at once.

@@ -1,8 +1,8 @@
 //! The two words of a direction: a writer, a reader, and a third that demotes.
 
 use super::rt::{Arc, CAP, Cells, pause, thread};
+use sluice_fabric::cursors::{self, Demoted, Reading, Word};
 use sluice_fabric::sync::{AtomicU64, Ordering};
-use sluice_fabric::words::{self, Demoted, Reading, Word};
 
 const FLAG: u64 = 1 << 63;
 
@@ -122,7 +122,7 @@ impl Rules for Real {
     type Tail = Word;
     type Head = Word;
     fn demote(tail: &Word, head: &Word) -> (u64, u64) {
-        words::demote(tail, head)
+        cursors::demote(tail, head)
     }
     fn demote_halfway(tail: &Word, _: &Word) {
         tail.flag();
@@ -169,7 +169,7 @@ impl Rules for ResendWithoutSeize {
     type Tail = Word;
     type Head = Word;
     fn demote(tail: &Word, head: &Word) -> (u64, u64) {
-        words::demote(tail, head)
+        cursors::demote(tail, head)
     }
     fn demote_halfway(tail: &Word, _: &Word) {
         tail.flag();
@@ -203,7 +203,7 @@ impl Rules for Overrun {
     type Tail = Word;
     type Head = Word;
     fn demote(tail: &Word, head: &Word) -> (u64, u64) {
-        words::demote(tail, head)
+        cursors::demote(tail, head)
     }
     fn demote_halfway(tail: &Word, _: &Word) {
         tail.flag();

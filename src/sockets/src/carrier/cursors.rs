@@ -22,8 +22,8 @@ use crate::resend::{self, Resent};
 use crate::socket::{Event, Socket, State};
 use crate::{direct, leave, tell, unread_copy, wake, why};
 use core::sync::atomic::Ordering;
+use sluice_fabric::cursors;
 use sluice_fabric::layout::Direction;
-use sluice_fabric::words;
 use sluice_stats::Reason;
 
 /// Seals what this end reads, keeps a copy of the unread bytes, and reads TCP from now on. Call
@@ -37,7 +37,7 @@ pub(crate) fn settle_rx(sock: &'static Socket, dir: &Direction, reason: Reason) 
         _ => false,
     };
     why::tell(&dir.rx_wishes.why, reason);
-    let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
+    let (start, end) = cursors::demote(&dir.tx.tail, &dir.rx.head);
     why::count(sock, reason);
     if start != end {
         let from = match sock.rx.state() {
@@ -87,7 +87,7 @@ pub(crate) fn settle_tx(
         family.begin_resend();
     }
     why::tell(&dir.tx_wishes.why, reason);
-    let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
+    let (start, end) = cursors::demote(&dir.tx.tail, &dir.rx.head);
     why::count(sock, reason);
     let ring_len = sock.tx.ring().map_or(0, |r| r.len());
     if sock.tx.state() == State::Inherited {

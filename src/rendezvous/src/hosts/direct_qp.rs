@@ -8,7 +8,7 @@ use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::{Id, Key};
 use sluice_runtime::config::config;
 use sluice_runtime::subnet;
-use sluice_stream::wire::Lane;
+use sluice_stream::wire::DirectQp;
 
 /// Private data of the connection request: version, six zero bytes, the cookie told over the link.
 const REQUEST_LEN: usize = 24;
@@ -60,29 +60,32 @@ fn asks(data: &[u8], cookie: &[u8; 16]) -> bool {
 }
 
 impl Hosts {
-    pub(crate) fn is_lane(&self, key: Key) -> bool {
-        self.lanes.iter().any(|lane| lane.key == key)
+    pub(crate) fn is_direct_qp(&self, key: Key) -> bool {
+        self.direct_qps.iter().any(|direct_qp| direct_qp.key == key)
     }
 
     /// The peer, or this end, wants a queue pair; or it has failed.
-    pub(crate) fn on_lane(&mut self, endpoint: Key, said: Option<Lane>) {
+    pub(crate) fn on_direct_qp(&mut self, endpoint: Key, said: Option<DirectQp>) {
         let Some(up) = self.up(endpoint).filter(|up| !up.lost) else {
             return;
         };
         let (answers, up) = (up.answers, up.endpoint);
-        let (failed, wanted) = up.lane_news();
+        let (failed, wanted) = up.direct_qp_news();
         if failed {
-            self.lanes.retain(|lane| !lane.is_of(endpoint));
-            up.end_lane();
+            self.direct_qps
+                .retain(|direct_qp| !direct_qp.is_of(endpoint));
+            up.end_direct_qp();
         }
         match said {
-            Some(Lane { port: 0, .. }) if answers => self.listen_lane(endpoint),
-            Some(lane) if lane.port != 0 && !answers => self.dial_lane(endpoint, &lane),
+            Some(DirectQp { port: 0, .. }) if answers => self.listen_direct_qp(endpoint),
+            Some(direct_qp) if direct_qp.port != 0 && !answers => {
+                self.dial_direct_qp(endpoint, &direct_qp)
+            }
             Some(_) => {}
-            None if wanted && answers => self.listen_lane(endpoint),
+            None if wanted && answers => self.listen_direct_qp(endpoint),
             None if wanted => {
                 let cookie = [0; 16];
-                up.with(|pump| pump.want(Lane { port: 0, cookie }));
+                up.with(|pump| pump.want(DirectQp { port: 0, cookie }));
             }
             None => {}
         }
@@ -94,8 +97,12 @@ impl Hosts {
         Some([up.local, up.host].map(|ip| subnet::mapped(&config().map, ip)))
     }
 
-    fn listen_lane(&mut self, endpoint: Key) {
-        if self.lanes.iter().any(|lane| lane.is_of(endpoint)) {
+    fn listen_direct_qp(&mut self, endpoint: Key) {
+        if self
+            .direct_qps
+            .iter()
+            .any(|direct_qp| direct_qp.is_of(endpoint))
+        {
             return;
         }
         let (Some([local, _]), key) = (self.ends(endpoint), self.key()) else {
@@ -105,10 +112,10 @@ impl Hosts {
         let listening = sys::random(&mut cookie)
             .and_then(|()| Id::listen(&self.channel, key, SocketAddr::new(local, 0)));
         let Ok(id) = listening else {
-            return self.end_lane(endpoint);
+            return self.end_direct_qp(endpoint);
         };
         let port = id.port();
-        self.lanes.push(Seek {
+        self.direct_qps.push(Seek {
             key,
             of: endpoint,
             stage: Stage::Listening(id),
@@ -116,78 +123,93 @@ impl Hosts {
             until: sys::now_ns() + 2 * DIAL_NS,
         });
         if let Some(up) = self.up(endpoint) {
-            up.endpoint.with(|pump| pump.want(Lane { port, cookie }));
+            up.endpoint
+                .with(|pump| pump.want(DirectQp { port, cookie }));
         }
     }
 
-    fn dial_lane(&mut self, endpoint: Key, lane: &Lane) {
-        if self.lanes.iter().any(|lane| lane.is_of(endpoint)) {
+    fn dial_direct_qp(&mut self, endpoint: Key, direct_qp: &DirectQp) {
+        if self
+            .direct_qps
+            .iter()
+            .any(|direct_qp| direct_qp.is_of(endpoint))
+        {
             return;
         }
         let (Some([local, peer]), key) = (self.ends(endpoint), self.key()) else {
             return;
         };
-        let (from, to) = (SocketAddr::new(local, 0), SocketAddr::new(peer, lane.port));
+        let (from, to) = (
+            SocketAddr::new(local, 0),
+            SocketAddr::new(peer, direct_qp.port),
+        );
         match Id::dial(&self.channel, key, Some(from), to, DIAL_MS) {
-            Ok(id) => self.lanes.push(Seek {
+            Ok(id) => self.direct_qps.push(Seek {
                 key,
                 of: endpoint,
                 stage: Stage::Resolving(id),
-                cookie: lane.cookie,
+                cookie: direct_qp.cookie,
                 until: sys::now_ns() + DIAL_NS,
             }),
-            Err(_) => self.end_lane(endpoint),
+            Err(_) => self.end_direct_qp(endpoint),
         }
     }
 
-    fn end_lane(&self, endpoint: Key) {
+    fn end_direct_qp(&self, endpoint: Key) {
         if let Some(up) = self.up(endpoint) {
-            up.endpoint.end_lane();
+            up.endpoint.end_direct_qp();
         }
     }
 
-    fn take_lane(&mut self, key: Key) -> Option<Seek> {
-        let at = self.lanes.iter().position(|lane| lane.key == key)?;
-        Some(self.lanes.swap_remove(at))
+    fn take_direct_qp(&mut self, key: Key) -> Option<Seek> {
+        let at = self
+            .direct_qps
+            .iter()
+            .position(|direct_qp| direct_qp.key == key)?;
+        Some(self.direct_qps.swap_remove(at))
     }
 
-    pub(crate) fn on_lane_resolved(&mut self, key: Key) {
-        let Some(mut seek) = self.take_lane(key) else {
+    pub(crate) fn on_direct_qp_resolved(&mut self, key: Key) {
+        let Some(mut seek) = self.take_direct_qp(key) else {
             return;
         };
         match seek.stage {
             Stage::Resolving(id) if id.route(DIAL_MS).is_ok() => {
                 seek.stage = Stage::Routing(id);
-                self.lanes.push(seek);
+                self.direct_qps.push(seek);
             }
-            _ => self.end_lane(seek.of),
+            _ => self.end_direct_qp(seek.of),
         }
     }
 
-    pub(crate) fn on_lane_routed(&mut self, key: Key) {
-        let Some(mut seek) = self.take_lane(key) else {
+    pub(crate) fn on_direct_qp_routed(&mut self, key: Key) {
+        let Some(mut seek) = self.take_direct_qp(key) else {
             return;
         };
         let endpoint = self.up(seek.of).map(|up| up.endpoint);
         let (Stage::Routing(id), Some(endpoint)) = (seek.stage, endpoint) else {
             return;
         };
-        let connected = endpoint.begin_lane(id).and_then(|()| {
-            let asked = endpoint.with_lane(|id| id.connect(&request(&seek.cookie)));
+        let connected = endpoint.begin_direct_qp(id).and_then(|()| {
+            let asked = endpoint.with_direct_qp(|id| id.connect(&request(&seek.cookie)));
             asked.unwrap_or(Err(libc::ENOTCONN))
         });
         if connected.is_err() {
-            return self.end_lane(seek.of);
+            return self.end_direct_qp(seek.of);
         }
         seek.stage = Stage::Connecting;
-        self.lanes.push(seek);
+        self.direct_qps.push(seek);
     }
 
-    pub(crate) fn on_lane_asked(&mut self, listener: Key, id: Id, data: &[u8]) {
-        let Some(at) = self.lanes.iter().position(|lane| lane.key == listener) else {
+    pub(crate) fn on_direct_qp_asked(&mut self, listener: Key, id: Id, data: &[u8]) {
+        let Some(at) = self
+            .direct_qps
+            .iter()
+            .position(|direct_qp| direct_qp.key == listener)
+        else {
             return;
         };
-        let Some(seek) = self.lanes.get(at) else {
+        let Some(seek) = self.direct_qps.get(at) else {
             return;
         };
         if !asks(data, &seek.cookie) || !matches!(seek.stage, Stage::Listening(_)) {
@@ -199,21 +221,25 @@ impl Hosts {
         id.set_key(key);
         let endpoint = self.up(of).map(|up| up.endpoint);
         let accepted = endpoint.map_or(Err(libc::ENOTCONN), |endpoint| {
-            endpoint.begin_lane(id)?;
-            let accepted = endpoint.with_lane(|id| id.accept(&[]));
+            endpoint.begin_direct_qp(id)?;
+            let accepted = endpoint.with_direct_qp(|id| id.accept(&[]));
             accepted.unwrap_or(Err(libc::ENOTCONN))
         });
-        if let Some(seek) = self.lanes.get_mut(at) {
+        if let Some(seek) = self.direct_qps.get_mut(at) {
             // Only once: the listener is gone.
             (seek.key, seek.stage) = (key, Stage::Connecting);
         }
         if accepted.is_err() {
-            self.on_lane_over(key);
+            self.on_direct_qp_over(key);
         }
     }
 
-    pub(crate) fn on_lane_stands(&mut self, key: Key) {
-        let Some(seek) = self.lanes.iter_mut().find(|lane| lane.key == key) else {
+    pub(crate) fn on_direct_qp_stands(&mut self, key: Key) {
+        let Some(seek) = self
+            .direct_qps
+            .iter_mut()
+            .find(|direct_qp| direct_qp.key == key)
+        else {
             return;
         };
         seek.stage = Stage::Stands;
@@ -223,25 +249,25 @@ impl Hosts {
                 sluice_runtime::config::Level::Debug,
                 format_args!("direct transfers with {}", up.host),
             );
-            up.endpoint.lane_stands();
+            up.endpoint.direct_qp_stands();
         }
     }
 
-    pub(crate) fn on_lane_over(&mut self, key: Key) {
-        if let Some(seek) = self.take_lane(key) {
-            self.end_lane(seek.of);
+    pub(crate) fn on_direct_qp_over(&mut self, key: Key) {
+        if let Some(seek) = self.take_direct_qp(key) {
+            self.end_direct_qp(seek.of);
         }
     }
 
     pub(crate) fn expire_lanes(&mut self, now: u64) {
-        let late = |lane: &Seek| lane.until().is_some_and(|until| now >= until);
+        let late = |direct_qp: &Seek| direct_qp.until().is_some_and(|until| now >= until);
         while let Some(key) = self
-            .lanes
+            .direct_qps
             .iter()
-            .find(|lane| late(lane))
-            .map(|lane| lane.key)
+            .find(|direct_qp| late(direct_qp))
+            .map(|direct_qp| direct_qp.key)
         {
-            self.on_lane_over(key);
+            self.on_direct_qp_over(key);
         }
     }
 }

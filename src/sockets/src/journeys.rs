@@ -133,13 +133,18 @@ impl End {
         )
     }
 
-    fn shutdown(self) {
-        let verdict = descriptors::shutdown(self.sock, self.fd, libc::SHUT_WR);
+    fn shutdown(self, how: c_int) {
+        let verdict = descriptors::shutdown(self.sock, self.fd, how);
         if let Verdict::Pass(pass) = verdict {
             // SAFETY: the call takes no pointer, and `fd` is this test's own.
-            observe_passed::finish(pass, unsafe { libc::shutdown(self.fd, libc::SHUT_WR) }
-                as isize);
+            observe_passed::finish(pass, unsafe { libc::shutdown(self.fd, how) } as isize);
         }
+    }
+
+    /// Sends a FIN that no hook sees, as the kernel does for a process that is killed.
+    fn is_killed(self) {
+        // SAFETY: the call takes no pointer, and `fd` is this test's own.
+        unsafe { libc::shutdown(self.fd, libc::SHUT_WR) };
     }
 
     fn close(self) {
@@ -447,7 +452,7 @@ fn a_fin_follows_the_last_byte_of_the_link(over: Over) {
     let (pair, mut ways) = linked(over);
     let [there, back] = &mut ways;
     there.write(&pair, 5000, 0);
-    pair.ends[0].shutdown();
+    pair.ends[0].shutdown(libc::SHUT_WR);
     // From the FIN on nothing could be re-sent.
     demote::demote(pair.ends[1].sock, Which::Rx, Reason::RawSyscall);
     there.drain(&pair);
@@ -480,6 +485,21 @@ fn a_close_that_meets_the_peers_demotion_is_no_reset(over: Over) {
         let (pair, [mut there, _]) = linked(over);
         there.write(&pair, 5000, 0);
         demote::demote(pair.ends[1].sock, seized, Reason::RawSyscall);
+        close_before_it_is_read(pair, &mut there);
+    }
+}
+
+/// The peer's record comes to a socket that its program has closed, after bytes that the peer has
+/// not read. Where every byte was credited, nothing but the record is waited for.
+fn a_demotion_before_a_close_is_no_reset(over: Over) {
+    const CREDIT: u64 = 32 << 10;
+    for _ in 0..20 {
+        let (pair, [mut there, _]) = linked(over);
+        let written = pair.ends[0].sock.tx.at.load(Ordering::Relaxed);
+        there.write(&pair, (CREDIT - written % CREDIT) as usize, 0);
+        there.drain(&pair);
+        demote::demote(pair.ends[0].sock, Which::Both, Reason::RawSyscall);
+        there.write(&pair, 5000, 0);
         close_before_it_is_read(pair, &mut there);
     }
 }
@@ -560,6 +580,55 @@ fn a_connection_that_went_back_comes_to_a_link_again(over: Over) {
     pair.close();
 }
 
+fn what_a_killed_peer_wrote_is_read_to_its_last_byte(over: Over) {
+    let (pair, [mut there, _]) = linked(over);
+    there.write(&pair, 3000, 0);
+    there.read(&pair, 1000, 0);
+    let [writer, reader] = pair.ends;
+    writer.is_killed();
+    demote::demote(reader.sock, Which::Both, Reason::PeerDied);
+    assert_eq!(there.read(&pair, 4000, 0), 2000);
+    assert_eq!(there.read(&pair, 1, 0), 0);
+    pair.close();
+}
+
+/// What comes by TCP from now on draws a reset, as a later write of the peer's does here. TCP has
+/// no room for the unread bytes, so that they cannot come before the shutdown either.
+fn nothing_is_sent_again_to_a_reader_that_has_shut_both_halves_down(over: Over) {
+    let (pair, [mut there, _]) = linked(over);
+    let [writer, reader] = pair.ends;
+    while there.write(&pair, 3000, libc::MSG_DONTWAIT) != 0 {}
+    narrow(&pair);
+    reader.shutdown(libc::SHUT_RDWR);
+    let _ = writer.send(&[0], libc::MSG_DONTWAIT);
+    pair.is_at_last(|pair| pair.ends[0].sock.tx.state() == State::Plain);
+    there.drain(&pair);
+    assert_eq!(there.read(&pair, 1, 0), 0);
+    assert_eq!(writer.sock.conn().tx.resent.load(), 0);
+    pair.close();
+}
+
+/// Neither program makes a call.
+fn a_lost_link_gives_its_streams_back_to_tcp(over: Over) {
+    let (pair, mut ways) = linked(over);
+    for way in &mut ways {
+        way.write(&pair, 3000, 0);
+        way.read(&pair, 1000, 0);
+    }
+    pair.hosts.as_ref().unwrap().0[0].lose();
+    let until = sys::now_ns() + 5_000_000_000;
+    while pair
+        .ends
+        .iter()
+        .any(|end| end.sock.tx.state() != State::Plain)
+    {
+        assert!(sys::now_ns() < until, "{:?}", pair.ends.map(End::states));
+        std::thread::yield_now();
+    }
+    go_on(&pair, &mut ways, 500);
+    pair.close();
+}
+
 /// Leaves TCP hardly any room, in both directions of both ends.
 fn narrow(pair: &Pair) {
     for end in pair.ends {
@@ -586,7 +655,7 @@ fn an_end_waits_for_what_tcp_has_no_room_for(over: Over) {
     let (pair, [mut there, _]) = linked(over);
     while there.write(&pair, 3000, libc::MSG_DONTWAIT) != 0 {}
     narrow(&pair);
-    pair.ends[0].shutdown();
+    pair.ends[0].shutdown(libc::SHUT_WR);
     there.drain(&pair);
     assert_eq!(there.read(&pair, 1, 0), 0);
     pair.close();
@@ -677,7 +746,7 @@ fn walk(over: Over, seed: u64) -> u32 {
             }
             15 if draw().is_multiple_of(16) && !shut[who] => {
                 shut[who] = true;
-                pair.ends[who].shutdown();
+                pair.ends[who].shutdown(libc::SHUT_WR);
             }
             _ => {}
         }
@@ -688,7 +757,7 @@ fn walk(over: Over, seed: u64) -> u32 {
     for way in &mut ways {
         way.drain(&pair);
         if !shut[way.from] {
-            pair.ends[way.from].shutdown();
+            pair.ends[way.from].shutdown(libc::SHUT_WR);
         }
         way.read(&pair, 1, 0);
         assert!(way.ended);
@@ -824,14 +893,35 @@ macro_rules! all {
             a_fin_follows_the_last_byte_of_the_link
             after_a_close_the_peer_reads_all_and_then_the_end
             a_close_that_meets_the_peers_demotion_is_no_reset
+            a_demotion_before_a_close_is_no_reset
             a_writer_that_makes_no_call_sends_again_all_the_same
             what_both_ends_give_up_at_once_comes_once
             what_is_seized_while_it_is_copied_comes_by_tcp
             a_connection_that_went_back_comes_to_a_link_again
+            nothing_is_sent_again_to_a_reader_that_has_shut_both_halves_down
             what_tcp_has_no_room_for_is_sent_when_it_has
             an_end_waits_for_what_tcp_has_no_room_for
             a_reader_that_sleeps_in_the_kernel_gets_its_bytes_by_tcp
             no_writer_switches_while_another_sleeps_in_the_kernel
+        }
+    };
+}
+
+/// Between hosts the kernel resets what a killed process had on a link.
+macro_rules! memory {
+    ($over:expr) => {
+        all!($over);
+        tests! { $over =>
+            what_a_killed_peer_wrote_is_read_to_its_last_byte
+        }
+    };
+}
+
+macro_rules! hosts {
+    ($over:expr) => {
+        all!($over);
+        tests! { $over =>
+            a_lost_link_gives_its_streams_back_to_tcp
         }
     };
 }
@@ -846,11 +936,11 @@ const BREAKS: Faults = Faults {
 };
 
 over! {
-    memory: Over::Memory => all;
-    infiniband: Over::Hosts(Kind::InfiniBand, Faults::default()) => all;
-    iwarp: Over::Hosts(Kind::Iwarp, Faults::default()) => all;
-    late_infiniband: Over::Hosts(Kind::InfiniBand, LATE) => all;
-    late_iwarp: Over::Hosts(Kind::Iwarp, LATE) => all;
+    memory: Over::Memory => memory;
+    infiniband: Over::Hosts(Kind::InfiniBand, Faults::default()) => hosts;
+    iwarp: Over::Hosts(Kind::Iwarp, Faults::default()) => hosts;
+    late_infiniband: Over::Hosts(Kind::InfiniBand, LATE) => hosts;
+    late_iwarp: Over::Hosts(Kind::Iwarp, LATE) => hosts;
     broken_infiniband: Over::Hosts(Kind::InfiniBand, BREAKS) => random;
     broken_iwarp: Over::Hosts(Kind::Iwarp, BREAKS) => random;
 }

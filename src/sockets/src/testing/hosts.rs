@@ -71,6 +71,11 @@ impl Host {
         self.endpoint.is_lost().is_some()
     }
 
+    /// Loses the link, as when the device has failed.
+    pub fn lose(&self) {
+        self.endpoint.lose(Lost::Gone);
+    }
+
     fn end(&self) {
         self.near.set_keeper(0);
         self.endpoint.end();

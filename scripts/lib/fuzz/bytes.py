@@ -140,6 +140,7 @@ class Bytes:
         low = max(size, 1) if waitall else min(max(s.lowat, 1), max(size, 1))
         if kind == "recvmmsg":
             need(not peek and size > 0, "each message would be the same")
+            need(not s.rst, "it takes the error of a reset, and no byte, if nothing has taken that before")
             low = size
         if op.begins:
             need(waits and not s.rcvtimeo and size > 0 and kind != "recvmmsg", "it does not sleep")

@@ -45,9 +45,6 @@ ONE_OBJECT = mounted("cd $PLACE && mkdir -p group && mount -t cgroup2 none group
                      " && echo +rdma > cgroup.subtree_control && mkdir -p one"
                      " && echo ${GUEST_DEVICE}_ha hca_object=1 > one/rdma.max"
                      " && echo $$ > one/cgroup.procs && cd /")
-# A round trip to the other host takes so long.
-FAR_AWAY = ["sh", "-c", 'tc qdisc add dev veth0 root netem delay 3ms; "$@"; '
-            "tc qdisc del dev veth0 root", "sh"]
 PROCESSES_ALONE = mounted("mount -t proc -o subset=pid proc /proc")
 
 
@@ -154,7 +151,6 @@ BETWEEN_HOSTS = {
     "idle": Case("idle|peer-demoted|idle", "peer-demoted|idle|idle", setup="few", both=True,
                  talk="rests"),
     "link-lost": Case("link-lost", "link-lost", SLUICE_FAULT="link:1"),
-    "far": Case("far", "far", within=FAR_AWAY),
     "peer-demoted": Case("msg-oob", "peer-demoted", trick="urgent"),
     "tcp-ulp": Case("tcp-ulp", "tcp-ulp", trick="tcp-ulp", both=True),
 }
@@ -173,6 +169,9 @@ ELSEWHERE = {
     "writer-blocked": "a signal handler of a thread, at one moment of that thread's own call",
     "panic": "a defect",
     "off": "of a process, not of a connection",
+    "far": "a link that is slower than TCP, over a long path: scripts/guest/distance",
+    "path": "a ring that is too short for its path: scripts/guest/distance",
+    "makes-room": "many connections and little memory: scripts/guest/memlock",
     "too-many-names": "64 searches within 2 ms: a unit test of the engine",
 }
 

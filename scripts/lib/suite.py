@@ -136,6 +136,10 @@ def between_hosts(seed, full):
         conns = (*many, "--clients", "1", "--connections", "500")
         yield f"{device} many connections", run(device, 4, *conns), {}, 5, True
         yield f"{device} several devices", run(device, 4, *script("guest/devices", "--lib", common.LIB)), {}, 5, True
+        little = script("guest/memlock", "--lib", common.LIB)
+        yield f"{device} little lockable memory", run(device, 4, *little), {}, 5, True
+        far = script("guest/distance", "--lib", common.LIB, "--rounds", "1", "--rtt", "2,48")
+        yield f"{device} long paths", run(device, 6, *far), {}, 8, True
         yield f"{device} reasons", run(device, 4, *script("reasons.py", "--hosts")), {}, 5, True
         # Most of a test's time is spent asleep, also on one processor.
         hosts = script("ctests.py", "--hosts", "--jobs", "4", "--slow", "4", "--seed", str(seed), *fault)

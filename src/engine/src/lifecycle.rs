@@ -9,8 +9,8 @@ use sluice_runtime::{caller, control_thread, fd_table, process, rights, seccomp,
 use sluice_sockets::demote::{self, Which};
 use sluice_sockets::linger::{self, end_before_record};
 use sluice_sockets::socket::{self, CALL_BITS, Half, Socket, State};
-use sluice_sockets::{descriptors, finish, give_up, io_wait, meeting, prefix, report};
-use sluice_sockets::{unread_copy, upgrade, wake};
+use sluice_sockets::{descriptors, finish, give_up, io_wait, meeting, path, prefix, report};
+use sluice_sockets::{unread_copy, wake};
 use sluice_stats::Reason;
 use sluice_transport::verbs::users::Users;
 
@@ -77,7 +77,6 @@ pub fn init() {
         },
         wake_threads: wake::own_threads,
         owes: unread_copy::owed::owes_on,
-        ring_len: upgrade::ring_len,
         bell_goes: sluice_readiness::bell_goes,
     });
     prefix::init();
@@ -110,7 +109,7 @@ extern "C" fn before_fork() {
         sock.was_inherited.store(true, Ordering::Relaxed);
         if let Some(family) = sock.family_or_take() {
             family.expect_child();
-            if !hears_child {
+            if !hears_child || path::has_long_ring(sock) {
                 demote::demote(sock, Which::Both, Reason::Fork);
             }
         } else {

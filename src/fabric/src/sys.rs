@@ -633,10 +633,18 @@ pub fn page_size() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Bytes of memory that this process may lock.
+/// Bytes of memory that this process may lock without a capability (RLIMIT_MEMLOCK).
 #[must_use]
 pub fn lockable() -> u64 {
     soft_limit(libc::RLIMIT_MEMLOCK).unwrap_or(0)
+}
+
+/// Bytes of memory that this host has.
+#[must_use]
+pub fn memory() -> u64 {
+    // SAFETY: no pointers.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    u64::try_from(pages).unwrap_or(0) * page_size() as u64
 }
 
 /// Where the numbers of descriptors end that this process may get, which are also the most entries

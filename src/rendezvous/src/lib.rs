@@ -195,7 +195,9 @@ fn look_within(
     if let Some(reason) = refuses.filter(|_| effort.is_some() && sock.offset() < TELLS_AT) {
         return Err(reason);
     }
-    if effort.is_some_and(|effort| !trigger::may_spend(sock, effort)) {
+    // To ask another host over a link costs nothing like a search.
+    let asks_host = sluice_transport::links::are_driven() && !diag::is_on_this_host(local, peer);
+    if effort.is_some_and(|effort| !asks_host && !trigger::may_spend(sock, effort)) {
         return Ok(None);
     }
     let mut arrived = None;
@@ -221,18 +223,14 @@ fn look_within(
     let mirror = match (diag::mirror(local, peer, looks), refuses) {
         (Ok(mirror), _) => mirror,
         (Err(_), Some(why)) => return Err(why),
-        (Err(Reason::PeerRemote), None)
-            if !matches!(effort, Some(Effort::Look | Effort::Name))
-                || sock.offset() < trigger::first_far_try() =>
-        {
-            return Ok(None);
-        }
-        // Between hosts both directions leave TCP together.
-        (Err(Reason::PeerRemote), None) if sock.halves.load(Ordering::Relaxed) != 0 => {
-            return Err(Reason::Shutdown);
-        }
         (Err(Reason::PeerRemote), None) => {
-            return hosts::attempt(sock, local, peer).map(|()| None);
+            // Over a link to another host the accepted end asks.
+            let looks = matches!(effort, Some(Effort::Look | Effort::Name))
+                || effort == Some(Effort::Ask) && asks_host && role == Role::Accepted;
+            if looks && sock.offset() >= trigger::first_far_try() {
+                hosts::attempt(sock, local, peer)?;
+            }
+            return Ok(None);
         }
         (Err(reason), None) => return Err(reason),
     };

@@ -22,6 +22,7 @@ pub mod fault;
 pub mod fd_table;
 pub mod in_handler;
 pub mod iov;
+pub mod limits;
 pub mod own_fds;
 pub mod process;
 pub mod rights;

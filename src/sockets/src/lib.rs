@@ -24,6 +24,7 @@ pub mod linger;
 pub mod meeting;
 pub mod observe_passed;
 pub mod options;
+pub mod path;
 pub mod peer_end;
 pub mod prefix;
 pub mod raw_use;

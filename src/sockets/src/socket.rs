@@ -302,8 +302,12 @@ pub struct Socket {
     ///
     /// [`first_try`]: crate::trigger::first_try
     pub retry_step: AtomicU64,
+    /// What TCP had cost, in bytes, that counts no more for the next upgrade; see `trigger.rs`.
+    pub written_off: AtomicU64,
     /// Bytes moved by links before the stream in use was attached.
     pub linked_before: AtomicU64,
+    /// Between hosts: the path to the other end.
+    pub path: crate::path::Path,
     /// The key by which the other end names this connection; 0: unknown.
     pub key: AtomicU64,
     /// The inode of the other end's socket; 0: unknown.

@@ -60,11 +60,27 @@ pub fn has_ended(fd: i32) -> bool {
     state(fd).is_none_or(is_over)
 }
 
-/// Returns whether the round trip is so long that TCP may have more in flight than a ring holds: at
-/// 1 ms, a ring of 256 KiB carries 2 Gbit/s.
-pub fn is_far(fd: i32) -> bool {
-    const FAR_US: u32 = 1000;
-    info(fd).is_some_and(|info| (FAR_US..u32::MAX).contains(&info.min_rtt))
+/// How TCP fares over its path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Path {
+    /// The shortest recent round trip in ns; 0: TCP has seen none.
+    pub rtt_ns: u64,
+    /// Bytes that the peer has acknowledged.
+    pub acked: u64,
+    /// The program has written more than TCP could send by now.
+    pub has_more: bool,
+}
+
+/// Looks at the path.
+pub(crate) fn path(fd: i32) -> Path {
+    info(fd).map_or_else(Path::default, |info| Path {
+        rtt_ns: match info.min_rtt {
+            u32::MAX => 0,
+            us => u64::from(us) * 1000,
+        },
+        acked: info.bytes_acked,
+        has_more: info.unsent > 0,
+    })
 }
 
 /// How much was written to TCP so far.

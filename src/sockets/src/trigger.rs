@@ -6,6 +6,7 @@
 
 use super::socket::{Socket, State, role};
 use crate::meeting::{self, Effort};
+use crate::path;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::bucket::{Bucket, Rate};
@@ -79,7 +80,18 @@ fn on_grid(offset: u64) -> u64 {
 /// What TCP has cost the connection so far, see [`CALL`].
 fn paid(sock: &Socket) -> u64 {
     let [rx, tx] = [&sock.rx, &sock.tx].map(|half| u64::from(half.moves.load(Ordering::Relaxed)));
-    sock.offset() + (rx + tx) * CALL + 2 * rx.min(tx) * TURN
+    let all = sock.offset() + (rx + tx) * CALL + 2 * rx.min(tx) * TURN;
+    all.saturating_sub(sock.written_off.load(Ordering::Relaxed))
+}
+
+/// The stream goes back to TCP through no fault of its own or its ends': it leaves TCP again when
+/// that has cost half of an upgrade.
+pub(crate) fn comes_back(sock: &Socket) {
+    sock.written_off.store(0, Ordering::Relaxed);
+    let all = paid(sock);
+    sock.written_off
+        .store(all.saturating_sub(UPGRADE / 2).max(1), Ordering::Relaxed);
+    sock.path.set_comes_back(true);
 }
 
 /// Value of `next_try` while a thread plans the next try.
@@ -256,6 +268,12 @@ pub(crate) fn rearm(sock: &'static Socket) {
     if sock.pinned.load(Ordering::Relaxed) != 0 || config().upgrade == Upgrade::Off {
         return;
     }
+    path::goes_on(sock);
+    sock.has_asked.store(false, Ordering::Relaxed);
+    if sock.path.set_comes_back(false) {
+        sock.retry_step.store(0, Ordering::Relaxed);
+        return sock.next_try.store(sock.offset() + 1, Ordering::Relaxed);
+    }
     let first = if config().upgrade == Upgrade::Eager {
         RETRY_STEP_EAGER
     } else {
@@ -270,7 +288,6 @@ pub(crate) fn rearm(sock: &'static Socket) {
         sock.backoff.store(1, Ordering::Relaxed);
         step = first;
     }
-    sock.has_asked.store(false, Ordering::Relaxed);
     sock.retry_step.store(step, Ordering::Relaxed);
     sock.next_try.store(sock.offset() + step, Ordering::Relaxed);
 }
@@ -450,6 +467,23 @@ mod tests {
             let sock = moved(500, [16, 16]);
             sock.has_asked.store(true, Ordering::Relaxed);
             assert_eq!(plan(sock, 499, 500, false), (1024, None));
+            socket::free(sock);
+        });
+    }
+
+    #[test]
+    fn a_stream_that_was_given_up_for_others_comes_back_for_half_of_the_price() {
+        with_links(1, || {
+            let sock = moved((1 << 30) + 5, [500, 500]);
+            comes_back(sock);
+            assert_eq!(paid(sock), UPGRADE / 2);
+            let at = sock.offset();
+            assert_eq!(plan(sock, at, at, false).1, None);
+            // Eight requests with their answers.
+            for half in [&sock.rx, &sock.tx] {
+                half.moves.store(508, Ordering::Relaxed);
+            }
+            assert_eq!(plan(sock, at, at, false).1, Some(Effort::Ask));
             socket::free(sock);
         });
     }

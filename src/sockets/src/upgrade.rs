@@ -2,14 +2,15 @@
 
 use crate::demote::{self, Which};
 use crate::socket::{Event, SETS, Socket, State, half, role};
-use crate::{direct, events, jobs, options, prefix, tcp};
+use crate::{direct, events, jobs, options, path, prefix, tcp};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
-use sluice_runtime::config::{Side, config};
+use sluice_runtime::config::{Config, Side, config};
 use sluice_runtime::{address, process};
 use sluice_stats::Reason;
 use sluice_transport::Carrier;
+use sluice_transport::verbs::memory;
 
 /// The ring length for one more stream of this process: long for few streams and short for many, so
 /// that together they fit into a processor's cache. Longer rings than 256 KiB only if the settings
@@ -30,6 +31,19 @@ pub fn ring_len(link: &Link) -> u32 {
         _ => 8 << 10,
     };
     most.min(if most > 256 << 10 { most } else { wanted })
+}
+
+/// As [`ring_len`], for a stream to another host: a longer one where the path needs it, and all
+/// rings fit into what may be registered.
+pub fn far_ring_len(link: &Link, sock: &Socket) -> u32 {
+    let asked = config().ring_len;
+    let most = if asked == Config::DEFAULT.ring_len && config().memory.is_none() {
+        path::RING_MOST
+    } else {
+        asked
+    };
+    let least = ring_len(link).min(memory::share());
+    path::ring_len(sock, least, memory::fits(most).min(memory::share()))
 }
 
 /// The number of this process's connections with a stream, and the bytes of their rings.

@@ -30,7 +30,7 @@ use crate::demote::{self, Which};
 use crate::io_wait::{self, IoWait, Waited};
 use crate::socket::{Half, Known, Socket, State};
 use crate::verdict::{Error, Verdict};
-use crate::{carrier, direct, jobs, options, tcp};
+use crate::{carrier, direct, jobs, options, path, tcp};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Section;
@@ -47,12 +47,16 @@ use sluice_transport::links;
 /// after it.
 const SWITCH_NS: u64 = 3_000_000_000;
 
+/// The reader of a full ring is given so many round trips at least.
+const ROUND_TRIPS: u64 = 8;
+
 /// How long the reader of a full ring may be without reading, in ns.
 pub(crate) fn full_ns(sock: &Socket) -> u64 {
     if carrier::is_switching(sock) {
         SWITCH_NS
     } else {
-        sock.carrier().full_ns
+        // Room is heard of a round trip later.
+        sock.carrier().full_ns.max(ROUND_TRIPS * path::rtt_ns(sock))
     }
 }
 

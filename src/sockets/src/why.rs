@@ -1,6 +1,7 @@
 //! Why a stream goes back to TCP: counted here, and told to the peer.
 
 use crate::socket::Socket;
+use crate::trigger;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_stats::Reason;
 
@@ -9,8 +10,10 @@ pub fn count(sock: &Socket, reason: Reason) {
     if sock.counted.swap(true, Ordering::Relaxed) {
         return;
     }
-    if reason != Reason::Idle {
+    if !reason.is_no_fault() {
         sock.backoff.fetch_add(1, Ordering::Relaxed);
+    } else {
+        trigger::comes_back(sock);
     }
     let told = match reason {
         // If the peer has left the stream first, its reason is the cause, not that this end closes

@@ -75,6 +75,12 @@ macro_rules! reasons {
                 )
             }
 
+            /// Is it no fault of the connection or its ends? Then it may come to a link again soon.
+            #[must_use]
+            pub const fn is_no_fault(self) -> bool {
+                matches!(self, Reason::Idle | Reason::MakesRoom | Reason::Path)
+            }
+
             /// Is it an option of the socket that a link cannot honour? Then it stays so.
             #[must_use]
             pub const fn is_option(self) -> bool {
@@ -441,11 +447,20 @@ reasons! {
     Overcommit = 123, "overcommit",
         "the kernel may refuse pages of shared memory when they are used (vm.overcommit_memory=2)",
         "Set vm.overcommit_memory to 0 or 1.";
-    /// A round trip of TCP takes a millisecond or more.
+    /// Over a path of a millisecond or more the link was measured, and slower than TCP before it.
     Far = 124, "far",
-        "the other host is a millisecond away, or more",
-        "Nothing to do: TCP keeps more under way than a ring of Sluice's holds, so it is faster \
-         over such a distance, and RDMA saves little of a millisecond.";
+        "the other host is a millisecond away, or more, and TCP was faster",
+        "Nothing to do: over such a distance the bytes under way decide, and TCP had more of them. \
+         If little memory may be locked (sluice doctor), raising that limit makes rings longer.";
+    /// The connection goes back to TCP to get a longer ring, or so that TCP's rate is known.
+    Path = 125, "path",
+        "it gets a longer ring, or TCP's rate over this path is measured",
+        "Nothing to do: it leaves TCP again soon, unless TCP turns out to be faster.";
+    /// Others needed the memory of its ring: it comes back with a shorter one.
+    MakesRoom = 126, "makes-room",
+        "other connections needed the memory of its ring",
+        "Nothing to do: it comes back with a shorter ring. `sluice doctor` says how much memory \
+         may be locked, and how to raise that.";
     /// Both ends stand ready, and neither has written since; not counted.
     Met = 116, "met",
         "both ends have met: the next writes leave TCP",

@@ -22,6 +22,7 @@ use sluice_fabric::verbs::cm::{Event, Id};
 use sluice_stream::pump::{Lent, Pump, Stepped};
 use sluice_stream::record::{Nonce, Out, Role};
 use sluice_transport::verbs::endpoint::{Endpoint, Hello, Note, Offered};
+use sluice_transport::verbs::pace::Path;
 use std::time::{Duration, Instant};
 
 const STREAMS: usize = 2;
@@ -135,7 +136,7 @@ impl End {
             };
             let nonce = Nonce::new([i as u8; 16]);
             self.endpoint
-                .open(*ours, theirs, (role, nonce), 0, 1)
+                .open(*ours, theirs, (role, nonce), (0, Path::default()), 1)
                 .unwrap();
             let [near, far] = links;
             let dir = &near.stream(u32::from(ours.stream)).unwrap().dir;

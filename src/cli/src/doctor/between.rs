@@ -166,7 +166,8 @@ fn memory() -> Check {
             WHAT,
             State::Note,
             format!(
-                "{} may be pinned: enough for a few connections, the rest stays on TCP",
+                "{} may be pinned, without CAP_IPC_LOCK: rings are short, and of many active \
+                 connections some stay on TCP",
                 size(bytes)
             ),
         )

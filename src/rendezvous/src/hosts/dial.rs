@@ -1,5 +1,6 @@
 //! How a link to another host is made: the accepted end dials, the connecting end listens.
 
+use super::meet::Granted;
 use super::{
     DEVICE, DIAL_MS, DIAL_NS, Hosts, Listen, Question, SEEKS, Seek, Up, full, tell, token,
 };
@@ -100,9 +101,14 @@ impl Hosts {
         let asks = |q: &Question| q.connection == seek.connection;
         let reached = |q: &Question| asks(q) && q.known.is_reached(seek.sock);
         while let Some(at) = self.questions.iter().position(reached) {
-            let question = self.questions.remove(at);
-            if self.grant(seek, &question) {
-                return;
+            let mut question = self.questions.remove(at);
+            match self.grant(seek, &question) {
+                Granted::Answered => return,
+                Granted::Unproved => {}
+                Granted::Later => {
+                    question.finds_no_room = true;
+                    return self.questions.insert(at, question);
+                }
             }
         }
         let key = self.key();

@@ -259,7 +259,7 @@ impl Hosts {
         }
     }
 
-    pub(crate) fn expire_lanes(&mut self, now: u64) {
+    pub(crate) fn expire_direct_qps(&mut self, now: u64) {
         let late = |direct_qp: &Seek| direct_qp.until().is_some_and(|until| now >= until);
         while let Some(key) = self
             .direct_qps

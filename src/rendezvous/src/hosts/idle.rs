@@ -57,7 +57,7 @@ impl Rest {
 }
 
 /// True if nothing is under way, as far as can be seen without a lock.
-fn is_quiet(sock: &'static Socket) -> bool {
+pub(super) fn is_quiet(sock: &'static Socket) -> bool {
     sock.rx.state() == State::Link
         && sock.tx.state() == State::Link
         && sock.upgraded.load(Ordering::Relaxed)

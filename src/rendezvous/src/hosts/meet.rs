@@ -7,18 +7,29 @@ use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::Key;
 use sluice_runtime::address;
 use sluice_sockets::socket::{self, Socket, role};
-use sluice_sockets::{jobs, upgrade};
+use sluice_sockets::{jobs, path, upgrade};
 use sluice_stats::Reason;
 use sluice_stream::PeerFault;
 use sluice_stream::record::{Nonce, Role};
 use sluice_stream::wire::{Berth, Meeting, Proof};
 use sluice_transport::verbs::endpoint::{Endpoint, Lost, Offered};
 
+/// What came of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granted {
+    /// It is granted or denied.
+    Answered,
+    /// Its proof fails, so it says nothing of the connection.
+    Unproved,
+    /// There is no room for a ring yet.
+    Later,
+}
+
 impl Hosts {
-    /// Answers a question about the connection. False: its proof fails, so it says nothing of it.
-    pub(crate) fn grant(&mut self, seek: Seek, question: &Question) -> bool {
+    /// Answers a question about the connection.
+    pub(crate) fn grant(&mut self, seek: Seek, question: &Question) -> Granted {
         let Some(up) = self.up(question.key).filter(|up| !up.lost) else {
-            return false;
+            return Granted::Unproved;
         };
         let (endpoint, salt) = (up.endpoint, up.salt);
         let decided = self.open_granted(endpoint, salt, &seek, question);
@@ -29,7 +40,11 @@ impl Hosts {
             // The other end's own question may still come.
             Err(Reason::ProofFailed) => {
                 self.deny(question.key, seek.connection, Reason::ProofFailed);
-                return false;
+                return Granted::Unproved;
+            }
+            Err(Reason::MemoryLimit) if sys::now_ns() < question.until => {
+                self.wants_room();
+                return Granted::Later;
             }
             Err(reason) => {
                 seek.stays(reason);
@@ -38,7 +53,7 @@ impl Hosts {
         }
         self.listens
             .retain(|l| !core::ptr::eq(l.seek.sock, seek.sock));
-        true
+        Granted::Answered
     }
 
     pub(crate) fn open_granted(
@@ -56,7 +71,7 @@ impl Hosts {
         let [near, _] = endpoint.links().ok_or(Reason::LinkLost)?;
         let owner = core::ptr::from_ref(seek.sock) as usize;
         let ours = endpoint
-            .offer(upgrade::ring_len(near), owner)
+            .offer(upgrade::far_ring_len(near, sock), owner)
             .map_err(full)?;
         let grant = |proof| Meeting::Grant {
             connection: seek.connection,
@@ -93,7 +108,8 @@ impl Hosts {
         let owner = core::ptr::from_ref(seek.sock) as usize;
         let read = seek.sock.rx.kernel_bytes();
         let (role, _) = terms;
-        let opened = endpoint.open(ours, theirs, terms, read, owner);
+        let known = (read, path::of(seek.sock));
+        let opened = endpoint.open(ours, theirs, terms, known, owner);
         opened.map_err(full)?;
         let index = u32::from(ours.stream);
         let attached = upgrade::attach(seek.sock, seek.generation, near, index);
@@ -116,6 +132,7 @@ impl Hosts {
         for key in known {
             match self.ask(seek, key, ASK_NS) {
                 Ok(()) => asked = true,
+                Err(Some(Reason::MemoryLimit)) => return self.waits_for_room(seek, key),
                 Err(reason) => no_room = no_room.or(reason),
             }
         }
@@ -134,7 +151,9 @@ impl Hosts {
         let [near, _] = up.endpoint.links().ok_or(None)?;
         let known = Known::of(seek.sock).ok_or(None)?;
         let owner = core::ptr::from_ref(seek.sock) as usize;
-        let offered = up.endpoint.offer(upgrade::ring_len(near), owner);
+        let offered = up
+            .endpoint
+            .offer(upgrade::far_ring_len(near, seek.sock), owner);
         let ours = offered.map_err(|errno| (errno != libc::ENOTCONN).then(|| full(errno)))?;
         let ask = |proof| Meeting::Ask {
             connection: seek.connection,
@@ -168,13 +187,14 @@ impl Hosts {
                 known,
                 proof,
             } => {
-                let question = Question {
+                let mut question = Question {
                     key,
                     connection,
                     berth,
                     known: Known::heard(known),
                     proof,
                     until: sys::now_ns() + DIAL_NS,
+                    finds_no_room: false,
                 };
                 if !question.known.is_enough() {
                     // The other end asks again when it can prove more.
@@ -182,7 +202,10 @@ impl Hosts {
                 }
                 match self.sought(connection) {
                     Some(seek) if question.known.is_reached(seek.sock) => {
-                        self.grant(seek, &question);
+                        if self.grant(seek, &question) == Granted::Later {
+                            question.finds_no_room = true;
+                            self.questions.push(question);
+                        }
                     }
                     _ => match declines(connection) {
                         Some(reason) => self.deny(key, connection, reason),
@@ -256,8 +279,12 @@ impl Hosts {
             match seek {
                 Some(seek) => {
                     // The order of the others stays: see `take_asked`.
-                    let question = self.questions.remove(at);
-                    self.grant(seek, &question);
+                    let mut question = self.questions.remove(at);
+                    if self.grant(seek, &question) == Granted::Later {
+                        question.finds_no_room = true;
+                        self.questions.insert(at, question);
+                        at += 1;
+                    }
                 }
                 None => at += 1,
             }
@@ -296,7 +323,9 @@ impl Hosts {
             // The other end has opened the stream, and must hear that this one has left it.
             let owner = core::ptr::from_ref(seek.sock) as usize;
             let terms = (Role::First, Nonce::new([0; 16]));
-            if endpoint.open(ours, berth.into(), terms, 0, owner).is_ok()
+            if endpoint
+                .open(ours, berth.into(), terms, Default::default(), owner)
+                .is_ok()
                 && let Some([near, _]) = endpoint.links()
             {
                 near.leave_stream(u32::from(ours.stream));
@@ -308,8 +337,10 @@ impl Hosts {
             return;
         };
         let opened = self.open(endpoint, &seek, ours, berth.into(), (Role::First, secret));
-        if let Err(reason) = opened {
-            return seek.stays(reason);
+        match opened {
+            Ok(()) => {}
+            Err(Reason::MemoryLimit) => return self.waits_for_room(seek, key),
+            Err(reason) => return seek.stays(reason),
         }
         // The other end may have left the stream by now.
         jobs::advance(seek.sock);

@@ -18,7 +18,9 @@ mod direct_qp;
 pub mod hello;
 mod idle;
 mod meet;
+mod paths;
 mod proof;
+mod room;
 
 use self::hello::Token;
 use self::proof::Known;
@@ -33,11 +35,11 @@ use sluice_fabric::sys;
 use sluice_fabric::verbs::api::{self, Api};
 use sluice_fabric::verbs::cm::{Channel, Id, Key};
 use sluice_fabric::verbs::device::{Device, Trouble};
-use sluice_runtime::config::{Mode, config};
+use sluice_runtime::config::{Mode, Upgrade, config};
 use sluice_runtime::{address, control_thread, own_fds, process};
 use sluice_sockets::carrier::{self, STARVE_NS};
 use sluice_sockets::socket::{self, Socket, role};
-use sluice_sockets::{jobs, tcp};
+use sluice_sockets::{jobs, path};
 use sluice_stats::Reason;
 use sluice_stream::Seq;
 use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
@@ -139,6 +141,8 @@ struct Question {
     known: Known,
     proof: Proof,
     until: u64,
+    /// This end has come to the offset, and found no room for a ring.
+    finds_no_room: bool,
 }
 
 impl Question {
@@ -194,6 +198,9 @@ struct Hosts {
     quiet: Vec<Quiet>,
     /// Hosts that have answered a dial, perhaps by a refusal.
     met: Vec<IpAddr>,
+    /// Far hosts to which a link was slower than TCP, and until when none is tried.
+    slow: Vec<(IpAddr, u64)>,
+    room: room::Room,
     /// Endpoints that are not in service.
     spare: Vec<&'static Endpoint>,
     /// Devices that are in use, whose descriptors were put out of the program's way.
@@ -225,7 +232,9 @@ fn is_any_device() -> bool {
 /// the connection has come to an offset.
 ///
 /// # Errors
-/// [`Reason::PeerRemote`]: no device; [`Reason::Far`]; why there is no control thread.
+/// [`Reason::Shutdown`]: a half of the connection has ended; [`Reason::PeerRemote`]: no device;
+/// [`Reason::BelowThreshold`]: TCP may become faster over this path; why there is no control
+/// thread.
 pub fn attempt(sock: &'static Socket, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
     if !is_any_device() {
         return Err(Reason::PeerRemote);
@@ -233,8 +242,12 @@ pub fn attempt(sock: &'static Socket, local: SocketAddr, peer: SocketAddr) -> Re
     if BARRED.load(Ordering::Relaxed) {
         return Err(Reason::ForkedRdma);
     }
-    if tcp::is_far(sock.fd.load(Ordering::Relaxed)) {
-        return Err(Reason::Far);
+    // Between hosts both directions leave TCP together.
+    if sock.halves.load(Ordering::Relaxed) != 0 {
+        return Err(Reason::Shutdown);
+    }
+    if !path::is_known(sock) && config().upgrade == Upgrade::Auto {
+        return Err(Reason::BelowThreshold);
     }
     sluice_runtime::control_thread::start()?;
     let connecting = sock.role.load(Ordering::Relaxed) == role::CONNECTING;
@@ -333,6 +346,8 @@ impl Hosts {
             ups: Vec::new(),
             quiet: Vec::new(),
             met: Vec::new(),
+            slow: Vec::new(),
+            room: room::Room::default(),
             spare: Vec::new(),
             devices: Vec::new(),
             direct_qps: Vec::new(),
@@ -356,6 +371,9 @@ impl Hosts {
             local: address::plain(local),
             peer: address::plain(peer),
         };
+        if path::is_far(sock) && self.is_slow(seek.peer.ip()) {
+            return seek.stays(Reason::Far);
+        }
         if !seek.is_open() || self.is_sought(&seek) {
             return self.comes_further(&seek);
         }
@@ -388,6 +406,7 @@ impl Hosts {
         self.listens.iter().any(|l| same(&l.seek))
             || self.dials.iter().any(|d| !d.is_late() && same(&d.seek))
             || self.asked.iter().any(|a| !a.late && same(&a.seek))
+            || self.is_waiting_for_room(seek)
     }
 
     fn up(&self, key: Key) -> Option<&Up> {
@@ -468,10 +487,13 @@ impl Hosts {
         let waits = |d: &mut Dial| d.is_queued() && d.seek.peer.ip() == host;
         let waiting: Vec<Dial> = self.dials.extract_if(.., waits).collect();
         for dial in waiting {
-            if dial.seek.is_open()
-                && let Err(reason) = self.ask(dial.seek, key, ASK_NS)
-            {
-                dial.seek.stays(reason.unwrap_or(Reason::LinkLost));
+            if !dial.seek.is_open() {
+                continue;
+            }
+            match self.ask(dial.seek, key, ASK_NS) {
+                Ok(()) => {}
+                Err(Some(Reason::MemoryLimit)) => self.waits_for_room(dial.seek, key),
+                Err(reason) => dial.seek.stays(reason.unwrap_or(Reason::LinkLost)),
             }
         }
     }
@@ -511,6 +533,7 @@ impl Hosts {
             Rest::look(up, now).into_iter().for_each(&mut again);
         }
         self.look_after(now);
+        self.make_room(now).into_iter().for_each(&mut again);
         self.look_at_questions();
         self.expire(now);
         let untils = (self.listens.iter().map(|l| l.until))
@@ -544,6 +567,16 @@ impl Hosts {
                 Note::Stream(index) => {
                     if let Some(sock) = socket::sock_of(near, u32::from(index)) {
                         carrier::advance(sock);
+                    }
+                }
+                Note::RingShort(index) => {
+                    if let Some(sock) = socket::sock_of(near, u32::from(index)) {
+                        paths::outgrown(sock);
+                    }
+                }
+                Note::Slower(index) => {
+                    if let Some(sock) = socket::sock_of(near, u32::from(index)) {
+                        self.slower(key, sock);
                     }
                 }
                 Note::Meeting(meeting) => self.on_meeting(key, meeting),
@@ -659,7 +692,7 @@ impl Hosts {
             // This thread may be late, and the answer have come.
             self.read_channel();
         }
-        self.expire_lanes(now);
+        self.expire_direct_qps(now);
         let over: Vec<Listen> = self
             .listens
             .extract_if(.., |l| now >= l.until || !l.seek.is_open())
@@ -670,11 +703,15 @@ impl Hosts {
             }
         }
         let late: Vec<Question> = self.questions.extract_if(.., |q| now >= q.until).collect();
-        for Question {
-            key, connection, ..
-        } in late
-        {
-            self.deny(key, connection, Reason::NoAnswer);
+        for question in late {
+            let reason = if question.finds_no_room {
+                let seek = self.sought(question.connection);
+                seek.inspect(|seek| seek.stays(Reason::MemoryLimit));
+                Reason::MemoryLimit
+            } else {
+                Reason::NoAnswer
+            };
+            self.deny(question.key, question.connection, reason);
         }
         let mut late = Vec::new();
         for asked in self.asked.iter_mut().filter(|a| !a.late && now >= a.until) {

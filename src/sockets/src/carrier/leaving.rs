@@ -19,6 +19,9 @@ pub(super) fn leaving(reason: Reason) -> Leave {
         | Reason::PeerHostile
         | Reason::NotEstablished
         | Reason::Idle
+        | Reason::Path
+        | Reason::MakesRoom
+        | Reason::Far
         | Reason::SendBufferSmall
         | Reason::RegisteredClosed
         | Reason::DirectNoAdvert => Leave::Stay,

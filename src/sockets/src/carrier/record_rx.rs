@@ -25,7 +25,7 @@ use super::link::{hides_tcp, is_remote, of, reads_link};
 use super::record::{drop_crossing, part_of};
 use super::records::{follow_tx, given_up, go_back};
 use crate::socket::{Socket, State};
-use crate::{jobs, tcp};
+use crate::{jobs, path, tcp};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -91,6 +91,7 @@ fn hear_head(sock: &'static Socket, fd: i32, endpoint: &Endpoint, stream: u16) -
     let head = head.get(..got).unwrap_or_default();
     let is = endpoint.with(|pump| {
         let transit = pump.transit(stream)?;
+        transit.set_keeps((!sock.is_shared()).then_some(path::RING_SHORT));
         let is = transit.on_head(head, ended);
         let part = is == Head::Wait && transit.is_part(head);
         pump.settle(stream);

@@ -28,7 +28,7 @@ use super::link::of;
 use super::record::{leave_stream, may_cross};
 use crate::resend::{self, Resent};
 use crate::socket::{Event, Socket, State};
-use crate::{emulated_reset, jobs, leave, options, wake, why};
+use crate::{emulated_reset, jobs, leave, options, trigger, wake, why};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_stats::Reason;
@@ -192,10 +192,24 @@ pub(crate) fn follow_tx(sock: &'static Socket, reason: Reason) {
     }
 }
 
+/// Returns whether nothing was under way: the peer has taken an idle stream back, or one of
+/// requests and responses, to use its memory for others.
+fn is_at_rest(sock: &'static Socket) -> bool {
+    let (Some(rx), Some(tx)) = (sock.rx.dir(), sock.tx.dir()) else {
+        return false;
+    };
+    let uncredited = tx.tx.tail.read().offset - tx.rx.head.read().offset;
+    let most = sock.tx.ring().map_or(0, |ring| ring.len()) / 2;
+    rx.tx.tail.read().offset == sock.rx.at.load(Ordering::Relaxed) && uncredited <= most
+}
+
 pub(super) fn follow_tx_locked(sock: &'static Socket, reason: Reason) {
     match sock.tx.state() {
         State::Proved | State::Link => {
             why::count(sock, reason);
+            if reason == Reason::PeerDemoted && is_at_rest(sock) {
+                trigger::comes_back(sock);
+            }
             if let Some((endpoint, stream)) = of(sock) {
                 leave_stream(sock, endpoint, stream, leaving_of(sock, reason));
             }

@@ -57,6 +57,29 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Socket> {
     sock.role.store(role, Ordering::Relaxed);
     sock.forget_nonblocking();
     sock.halves.store(0, Ordering::Relaxed);
+    clear(sock);
+    sock.last_link
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
+    for set in &sock.sets {
+        set.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+    sock.family.store(core::ptr::null_mut(), Ordering::Relaxed);
+    sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
+    sock.next_try.store(u64::MAX, Ordering::Relaxed);
+    let conn = sluice_stats::alloc_conn();
+    let conn = conn.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut());
+    sock.conn.store(conn, Ordering::Relaxed);
+    sock.full.reset();
+    sock.path.forget();
+    sock.staged.forget();
+    sock.inode.store(0, Ordering::Relaxed);
+    OPENED.add(sock);
+    sock.prefix.begin(sock.is_in_use());
+    Some(sock)
+}
+
+/// Clears what a connection has noted, for the next one.
+fn clear(sock: &Socket) {
     for word in [&sock.rcvlowat, &sock.low_waits, &sock.pinned, &sock.backoff] {
         word.store(0, Ordering::Relaxed);
     }
@@ -85,29 +108,13 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Socket> {
         &sock.rcv_timeout_ns,
         &sock.snd_timeout_ns,
         &sock.retry_step,
+        &sock.written_off,
         &sock.heard,
         &sock.key,
         &sock.mirror,
     ] {
         word.store(0, Ordering::Relaxed);
     }
-    sock.last_link
-        .store(core::ptr::null_mut(), Ordering::Relaxed);
-    for set in &sock.sets {
-        set.store(core::ptr::null_mut(), Ordering::Relaxed);
-    }
-    sock.family.store(core::ptr::null_mut(), Ordering::Relaxed);
-    sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
-    sock.next_try.store(u64::MAX, Ordering::Relaxed);
-    let conn = sluice_stats::alloc_conn();
-    let conn = conn.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut());
-    sock.conn.store(conn, Ordering::Relaxed);
-    sock.full.reset();
-    sock.staged.forget();
-    sock.inode.store(0, Ordering::Relaxed);
-    OPENED.add(sock);
-    sock.prefix.begin(sock.is_in_use());
-    Some(sock)
 }
 
 /// Frees a structure that no descriptor entry points to and no stream uses.

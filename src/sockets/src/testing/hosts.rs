@@ -2,7 +2,7 @@
 //! `rendezvous/hosts` has them meet, and looks after their link.
 
 use crate::socket::{self, Socket};
-use crate::{carrier, jobs, upgrade, wake};
+use crate::{carrier, jobs, path, upgrade, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::Arena;
 use sluice_fabric::shm::Link;
@@ -95,7 +95,6 @@ pub fn connect(kind: Kind, faults: Faults) -> [Host; 2] {
         },
         wake_threads: wake::own_threads,
         owes: crate::unread_copy::owed::owes_on,
-        ring_len: upgrade::ring_len,
         bell_goes: |_| {},
     });
     links::set_driven(true);
@@ -154,7 +153,7 @@ pub fn meet(hosts: [Host; 2], socks: [&'static Socket; 2]) -> bool {
         let terms = (role, Nonce::new([7; 16]));
         let read = sock.rx.kernel_bytes();
         if endpoint
-            .open(ours, offers[1 - i], terms, read, owner)
+            .open(ours, offers[1 - i], terms, (read, path::of(sock)), owner)
             .is_err()
         {
             return false;

@@ -521,6 +521,12 @@ impl Pump {
         }
     }
 
+    /// What this end has written before here is in the peer's ring.
+    #[must_use]
+    pub fn completed(&mut self, stream: u16) -> Seq {
+        self.flow(stream).map_or(Seq::START, |flow| flow.completed)
+    }
+
     /// Where the staging ring begins that must be kept: what is before was completed and credited.
     #[must_use]
     pub fn kept(&mut self, stream: u16) -> Seq {

@@ -66,6 +66,10 @@ pub struct Transit {
     /// The nonce may have begun at N, and `Quit` or `loose` cannot tell.
     undecided: bool,
     lost: bool,
+    /// See [`Transit::set_keeps`].
+    keeps: Option<u64>,
+    /// See [`Transit::set_patient`].
+    patient: bool,
     /// The peer's record said that it has lost the link.
     peer_lost: bool,
     /// Our record said that it is the last word.
@@ -100,6 +104,8 @@ impl Transit {
             promised: Seq::START,
             undecided: false,
             lost: false,
+            keeps: None,
+            patient: false,
             peer_lost: false,
             last: false,
             fix: false,
@@ -132,6 +138,18 @@ impl Transit {
     }
 
     // What the caller asks.
+
+    /// No other process reads the socket: when the peer asks, and more than `beyond` bytes lie
+    /// unread in the ring, they stay there and need not come by TCP. `None`: there may be one.
+    pub const fn set_keeps(&mut self, beyond: Option<u64>) {
+        self.keeps = beyond;
+    }
+
+    /// An end that goes on by TCP asks only when what it has posted is at the peer's end, for what
+    /// is not would be sent again. Worth a round trip where much is under way.
+    pub const fn set_patient(&mut self) {
+        self.patient = true;
+    }
 
     /// What is to be done next.
     pub fn poll_action(&mut self) -> Option<Action> {
@@ -685,11 +703,12 @@ impl Transit {
     }
 
     /// On a link that lives: for an end of what is sent FROM, as soon as all that was posted is at
-    /// the peer's end. Else an ASK, at once: what the peer has not read by now comes by TCP.
+    /// the peer's end. Else an ASK, at once or, of a patient end, then too: what the peer has not
+    /// read by now comes by TCP.
     fn try_say(&mut self, leave: Leave) {
         if self.completed == self.posted
             || self.credited == self.posted
-            || leave.goes_on()
+            || leave.goes_on() && !self.patient
             || !self.keeps_to(Rule::FromWaits)
         {
             self.say(leave);
@@ -730,6 +749,17 @@ impl Transit {
             self.state = State::Said { ours, loose };
         }
         self.write = Some(ours);
+    }
+
+    /// What this end says that it took, to a peer that asks. The peer sends the rest again by TCP,
+    /// where all processes that share the socket can read it.
+    fn taken_asked(&self) -> Seq {
+        let unread = self.received.since(self.read).unwrap_or(0);
+        if self.keeps.is_some_and(|beyond| unread > beyond) {
+            self.received
+        } else {
+            self.taken(Leave::Hand)
+        }
     }
 
     fn taken(&self, leave: Leave) -> Seq {

@@ -17,6 +17,7 @@ use super::control_memory::ControlMemory;
 use super::direct_qp::DirectQps;
 use super::endpoint_state::EndpointState;
 use super::memory::Slabs;
+use super::pace::Written;
 use super::queue::{Interest, Queue, Share};
 use super::terms::{BATCH, FENCE, RECEIVES, SENDS, SHAPE, TICK_NS};
 use super::users;
@@ -110,6 +111,7 @@ impl Endpoint {
             pump: Pump::new(terms).map_err(|_| libc::EINVAL)?,
             complete: 0,
             lent: Vec::new(),
+            reserved: Vec::new(),
             staging: Vec::new(),
             places: Vec::new(),
             peer: Hello { place: 0, key: 0 },
@@ -475,15 +477,15 @@ impl Endpoint {
         let Some([out, into]) = self.directions(stream) else {
             return Ok(());
         };
-        if inner
-            .places
-            .get(usize::from(stream))
-            .is_none_or(Option::is_none)
-        {
+        let Some(Some(place)) = inner.places.get_mut(usize::from(stream)) else {
             return Ok(());
-        }
+        };
         let tail = Seq::new(out.tx.tail.read().offset);
         let head = Seq::new(into.rx.head.read().offset);
+        let (read, ring_len) = (head.value(), place.lent_len);
+        if place.reader.on_read(read, ring_len, sys::now_ns) {
+            inner.notes.push_back(Note::RingShort(stream));
+        }
         inner.pump.on_tail(stream, tail);
         inner.pump.on_head(stream, head)?;
         Ok(())
@@ -613,6 +615,7 @@ impl Endpoint {
     /// Moves the head of the staging ring to the first byte that must be kept, and wakes writers.
     fn free(&self, inner: &mut EndpointState, stream: u16) {
         let to = inner.pump.kept(stream).value();
+        let completed = inner.pump.completed(stream).value();
         let place = inner.places.get_mut(usize::from(stream));
         let (Some(Some(place)), Some([out, _]), Some([near, _])) =
             (place, self.directions(stream), self.links())
@@ -620,6 +623,18 @@ impl Endpoint {
             return;
         };
         if to > place.head && out.rx.head.consume(0, place.head, to).is_ok() {
+            if place.writer.compares() {
+                let at = Written {
+                    tail: out.tx.tail.read().offset,
+                    // iWARP completes a message that has not come to the peer.
+                    completed: if inner.immediate { completed } else { to },
+                    credited: [place.head, to],
+                    ring_len: place.staging_len,
+                };
+                if place.writer.on_credit(at, sys::now_ns()) {
+                    inner.notes.push_back(Note::Slower(stream));
+                }
+            }
             place.head = to;
             fence(Ordering::SeqCst);
             wake_writers(near, out, stream);

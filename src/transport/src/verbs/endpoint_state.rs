@@ -3,7 +3,8 @@
 use super::control_memory::ControlMemory;
 use super::direct_qp::DirectQps;
 use super::endpoint::Endpoint;
-use super::memory::{Place, Slabs, Use};
+use super::memory::{self, Place, Slabs, Use};
+use super::pace::{ReaderPace, WriterPace};
 use super::queue::Share;
 use super::terms::{BATCH, FENCE, Hello, Lost, Note, TICK_NS, TICKS};
 use core::ptr;
@@ -65,6 +66,10 @@ pub struct Places {
     /// Where the pump has last put the cursors that it writes.
     pub(crate) tail: u64,
     pub(crate) head: u64,
+    /// Length of the ring that is lent to the peer.
+    pub(crate) lent_len: u32,
+    pub(crate) reader: ReaderPace,
+    pub(crate) writer: WriterPace,
 }
 
 /// What the endpoint's inner lock guards.
@@ -85,6 +90,8 @@ pub struct EndpointState {
     pub complete: u64,
     /// The rings that are lent to the peer, by this end's number.
     pub(crate) lent: Vec<Option<Place>>,
+    /// Room for the staging rings of streams that are not open yet, by this end's number.
+    pub(crate) reserved: Vec<Option<memory::Share>>,
     /// The rings in which bytes for the peer wait, by this end's number.
     pub(crate) staging: Vec<Option<Place>>,
     /// By this end's number.
@@ -151,6 +158,7 @@ impl EndpointState {
         };
         give_back(&mut self.lent);
         give_back(&mut self.staging);
+        self.reserved.get_mut(usize::from(stream)).map(Option::take);
     }
 
     /// If all that the stream's record waited for has come, the control thread must write it.

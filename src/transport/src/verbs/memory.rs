@@ -4,11 +4,14 @@
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::ring::Ring;
-use sluice_fabric::sys::{self, Errno};
+use sluice_fabric::sys::Errno;
 use sluice_fabric::verbs::device::{Domain, Region};
+use sluice_runtime::limits;
 
-/// Length of a slab. A ring that is larger is registered by itself.
-const SLAB: usize = 256 << 10;
+/// Greatest length of a slab. A ring that is larger is registered by itself.
+const SLAB_MOST: usize = 256 << 10;
+/// Least length of a slab.
+const SLAB_LEAST: usize = 16 << 10;
 
 /// What a slab is registered for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,23 +36,68 @@ struct Slab {
     _share: Share,
 }
 
-/// Slabs without a ring that stay registered, for later streams.
+/// Slabs without a ring that stay registered, for later streams, while less than half of the
+/// [`budget`] is registered.
 const SPARE: usize = 4;
+
+/// The least share of a ring, in bytes. A program that writes more than rings hold before it reads,
+/// at both ends, waits until its stream is taken back to TCP: better it stays there.
+const RING_LEAST: u64 = 32 << 10;
 
 /// Bytes that all links of this process have registered.
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
 
+/// What all links of this process may register, in bytes: three quarters of what it may lock, since
+/// libibverbs locks queues of its own, and an eighth of its memory.
+fn budget() -> u64 {
+    let lockable = limits::lockable().unwrap_or(u64::MAX);
+    (lockable - lockable / 4).min(limits::memory() / 8)
+}
+
+/// The length of a ring of at most `len` bytes, a power of two, of which eight and their staging
+/// rings fit into what may be registered.
+#[must_use]
+pub fn fits(len: u32) -> u32 {
+    len.min(floor(budget() / 16))
+}
+
+/// Rings that are lent to peers, by all links of this process.
+static RINGS: AtomicU64 = AtomicU64::new(0);
+
+/// What each ring of this process may have, a power of two, with one more of them than there are
+/// now: half of the budget is for their staging rings, and a half of the rest for what is lost in
+/// slabs.
+#[must_use]
+pub fn share() -> u32 {
+    let rings = RINGS.load(Ordering::Relaxed) + 1;
+    floor((budget() / 4 / rings).max(RING_LEAST))
+}
+
+/// The greatest power of two up to `len`, and up to 2 GiB.
+fn floor(len: u64) -> u32 {
+    1 << len.max(1).ilog2().min(31)
+}
+
+/// The length of slabs: half of a hundred-and-twenty-eighth of the budget, so that as many links
+/// can have one for each use.
+fn slab_len() -> usize {
+    (floor(budget() / 128) as usize).clamp(SLAB_LEAST, SLAB_MOST)
+}
+
 /// A part of [`REGISTERED`], in bytes.
 #[derive(Debug)]
-struct Share(u64);
+pub struct Share(u64);
 
 impl Share {
-    /// Counts `len` bytes. All links together get half of RLIMIT_MEMLOCK.
-    fn take(len: usize) -> Result<Self, Errno> {
+    /// Counts `len` bytes of the [`budget`].
+    ///
+    /// # Errors
+    /// ENOMEM: that would be too much.
+    pub fn take(len: usize) -> Result<Self, Errno> {
         let share = Self(len as u64);
         let all = REGISTERED.fetch_add(share.0, Ordering::Relaxed) + share.0;
         // On the error, the drop of `share` uncounts them.
-        if all > sys::lockable() / 2 {
+        if all > budget() {
             return Err(libc::ENOMEM);
         }
         Ok(share)
@@ -126,9 +174,10 @@ impl Slabs {
         };
         if let Some(slab) = self.all.iter_mut().find(|slab| holds(&&**slab)) {
             slab.rings += 1;
+            count(for_what, 1);
             return Ok(key(slab));
         }
-        let (before, whole) = span(at_arena as usize, len);
+        let (before, whole) = span(at_arena as usize, len, slab_len());
         let from = first - before;
         let base = ptr::with_exposed_provenance_mut::<u8>(from);
         let share = Share::take(whole)?;
@@ -151,6 +200,7 @@ impl Slabs {
         };
         let place = key(&slab);
         self.all.push(slab);
+        count(for_what, 1);
         Ok(place)
     }
 
@@ -163,6 +213,7 @@ impl Slabs {
         if let Some(slab) = self.all.iter_mut().find(holds) {
             slab.rings = slab.rings.saturating_sub(1);
             slab.until = posted;
+            count(slab.for_what, u64::MAX);
         }
         self.trim(complete);
     }
@@ -176,26 +227,38 @@ impl Slabs {
     }
 
     /// Deregisters slabs without a ring or an incomplete message, all but [`SPARE`].
-    fn trim(&mut self, complete: u64) {
+    pub fn trim(&mut self, complete: u64) {
+        let spare = if REGISTERED.load(Ordering::Relaxed) < budget() / 2 {
+            SPARE
+        } else {
+            0
+        };
         let mut more = self.all.iter().filter(|slab| slab.rings == 0).count();
         self.all.retain(|slab| {
-            let goes = more > SPARE && slab.rings == 0 && slab.until <= complete;
+            let goes = more > spare && slab.rings == 0 && slab.until <= complete;
             more -= usize::from(goes);
             !goes
         });
-        self.late = more > SPARE;
+        self.late = more > spare;
     }
 }
 
 /// What is registered for a ring of `len` bytes at `at` of its arena: the number of bytes before
 /// the ring, and the length of all. Rings of several lengths lie one after the other on pages, so a
 /// small one may lie across two slabs.
-fn span(at: usize, len: usize) -> (usize, usize) {
-    if len >= SLAB {
+fn span(at: usize, len: usize, slab: usize) -> (usize, usize) {
+    if len >= slab {
         return (0, len);
     }
-    let before = at % SLAB;
-    (before, (before + len).next_multiple_of(SLAB))
+    let before = at % slab;
+    (before, (before + len).next_multiple_of(slab))
+}
+
+/// Counts a ring more, or one less (`u64::MAX`), if it is lent.
+fn count(for_what: Use, change: u64) {
+    if for_what == Use::Lent {
+        RINGS.fetch_add(change, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -205,10 +268,13 @@ mod tests {
     #[test]
     fn all_of_a_ring_is_registered_and_nothing_beyond_its_slabs() {
         const K: usize = 1 << 10;
-        assert_eq!(span(512 * K, 32 * K), (0, SLAB));
-        assert_eq!(span(736 * K, 32 * K), (224 * K, SLAB));
+        const SLAB: usize = 256 * K;
+        assert_eq!(span(512 * K, 32 * K, SLAB), (0, SLAB));
+        assert_eq!(span(736 * K, 32 * K, SLAB), (224 * K, SLAB));
         // A larger ring after a smaller one lies across two slabs.
-        assert_eq!(span(672 * K, 128 * K), (160 * K, 2 * SLAB));
-        assert_eq!(span(544 * K, 256 * K), (0, 256 * K));
+        assert_eq!(span(672 * K, 128 * K, SLAB), (160 * K, 2 * SLAB));
+        assert_eq!(span(544 * K, 256 * K, SLAB), (0, 256 * K));
+        assert_eq!(span(736 * K, 32 * K, 32 * K), (0, 32 * K));
+        assert_eq!(span(744 * K, 8 * K, 32 * K), (8 * K, 32 * K));
     }
 }

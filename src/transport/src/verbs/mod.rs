@@ -5,6 +5,7 @@
 //! * `queue`, `inbox`: the completion queue that the links of a device share, and an inbox of
 //!   completions for each queue pair.
 //! * `memory`, `control_memory`: registered parts of the arena, and registered memory beside it.
+//! * `pace`: whether a stream's ring is too short for its path, or TCP faster.
 //! * `terms`: constants and messages that these files share.
 //! * `users`: callbacks into the layers above.
 //! * `mode`: which direct transfers are made.
@@ -18,6 +19,7 @@ pub mod endpoint_state;
 mod inbox;
 pub mod memory;
 pub mod mode;
+pub mod pace;
 pub mod queue;
 mod stream_slots;
 pub(crate) mod terms;

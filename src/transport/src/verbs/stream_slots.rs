@@ -2,23 +2,22 @@
 
 use super::endpoint::Endpoint;
 use super::endpoint_state::{EndpointState, Offered, Places};
-use super::memory::Use;
+use super::memory::{self, Use};
+use super::pace::{FAR_NS, Path, ReaderPace, WriterPace};
 use super::terms::Lost;
-use super::users;
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Errno;
 use sluice_runtime::config::{Level, log};
 use sluice_stream::pump::{Lent, Opening};
-use sluice_stream::receiver::CREDIT_MAX;
 use sluice_stream::record::{Nonce, Role};
 use sluice_stream::wire::Immediate;
 
 /// Sets the entry of a stream.
-fn note<T: Clone>(places: &mut Vec<Option<T>>, stream: u16, place: T) {
+fn note<T>(places: &mut Vec<Option<T>>, stream: u16, place: T) {
     let at = usize::from(stream);
     if places.len() <= at {
-        places.resize(at + 1, None);
+        places.resize_with(at + 1, || None);
     }
     if let Some(cell) = places.get_mut(at) {
         *cell = Some(place);
@@ -29,7 +28,8 @@ impl Endpoint {
     /// Gives a stream out at this end. The peer needs the result to open its own end.
     ///
     /// # Errors
-    /// ENOBUFS: no more streams or ring memory; the device's.
+    /// ENOBUFS: no more streams or ring memory; ENOMEM: not both rings of the stream can be
+    /// registered; the device's.
     pub fn offer(&self, ring_len: u32, owner: usize) -> Result<Offered, Errno> {
         let [near, _] = self.links().ok_or(libc::ENOTCONN)?;
         // An immediate has fewer bits for the number than the arena has slots.
@@ -39,6 +39,8 @@ impl Endpoint {
         let placed = self.inside(|inner| {
             let placed = inner.place(near, stream, Use::Lent)?;
             note(&mut inner.lent, stream as u16, placed.0);
+            let staging = memory::Share::take(placed.1 as usize)?;
+            note(&mut inner.reserved, stream as u16, staging);
             Ok(placed)
         });
         let placed = placed.unwrap_or(Err(libc::ENOTCONN));
@@ -56,6 +58,11 @@ impl Endpoint {
         })
     }
 
+    /// Deregisters memory that no stream uses.
+    pub fn trim(&self) {
+        self.inside(|inner| inner.slabs.trim(inner.complete));
+    }
+
     /// Takes back a stream that was offered, before it is opened. The caller knows that the peer
     /// does not write to its ring.
     pub fn withdraw(&self, stream: u16) {
@@ -69,7 +76,7 @@ impl Endpoint {
 
     /// Opens a stream that was offered here and whose other end the peer has offered. `owner` as in
     /// [`offer`](Self::offer). On an error the stream is over at this end. If this end's role is
-    /// First, the peer has opened the stream already and is told.
+    /// First, the peer has opened the stream already and is told. `path` is the way to the peer.
     ///
     /// # Errors
     /// ENOBUFS: no ring memory; EPROTO: the peer's offer cannot be; the device's.
@@ -78,14 +85,13 @@ impl Endpoint {
         ours: Offered,
         theirs: Offered,
         (role, nonce): (Role, Nonce),
-        tcp_read: u64,
+        (tcp_read, path): (u64, Path),
         owner: usize,
     ) -> Result<(), Errno> {
         let index = u32::from(ours.stream);
         let [near, far] = self.links().ok_or(libc::ENOTCONN)?;
         // This end may lock less memory than the peer.
-        let ring_len = users::with(|users| (users.ring_len)(near)).unwrap_or(0);
-        let staging_len = theirs.ring.len.min(ring_len.max(2 * CREDIT_MAX));
+        let staging_len = theirs.ring.len.min(memory::share().max(ours.ring.len));
         let mut opening = Opening {
             role,
             nonce,
@@ -97,7 +103,7 @@ impl Endpoint {
         };
         let fits = theirs.ring.len.is_power_of_two();
         let opened = if fits && far.join_stream(index, staging_len, owner) {
-            let opened = self.open_joined(far, &mut opening, ours.stream);
+            let opened = self.open_joined(far, &mut opening, (ours.stream, path));
             if opened.is_err() {
                 match role {
                     Role::First => {
@@ -125,7 +131,7 @@ impl Endpoint {
         &self,
         far: &'static Link,
         opening: &mut Opening,
-        stream: u16,
+        (stream, path): (u16, Path),
     ) -> Result<(), Errno> {
         // A waiter on the far side, so that the program tells the pump of each change of a cursor.
         if let Some([out, into]) = self.directions(stream) {
@@ -136,15 +142,35 @@ impl Endpoint {
             if inner.lost.is_some() {
                 return Err(libc::ENOTCONN);
             }
+            let reserved = inner.reserved.get_mut(usize::from(stream));
+            drop(reserved.and_then(Option::take));
             let (staging, staging_len) = inner.place(far, u32::from(stream), Use::Staging)?;
             note(&mut inner.staging, stream, staging);
             opening.staging_len = staging_len;
+            log(
+                Level::Debug,
+                format_args!(
+                    "stream {stream}: rings of {} and {staging_len} bytes, {} us to go and return, \
+                     {} B/s by TCP",
+                    opening.ring_len,
+                    path.rtt_ns / 1000,
+                    path.tcp_rate
+                ),
+            );
             inner.pump.open(stream, opening).map_err(|_| libc::EPROTO)?;
+            if path.rtt_ns >= FAR_NS
+                && let Some(transit) = inner.pump.transit(stream)
+            {
+                transit.set_patient();
+            }
             let place = Places {
                 staging,
                 staging_len,
                 tail: 0,
                 head: 0,
+                lent_len: opening.ring_len,
+                reader: ReaderPace::new(path),
+                writer: WriterPace::new(path),
             };
             note(&mut inner.places, stream, place);
             Ok(())

@@ -60,6 +60,10 @@ pub enum Note {
     Stream(u16),
     /// The peer looks for the other end of a connection, or answers such a question.
     Meeting(Meeting),
+    /// A longer ring of this stream would carry more.
+    RingShort(u16),
+    /// TCP was faster than this stream is.
+    Slower(u16),
     /// A queue pair for direct transfers was lost, or one end wants one.
     DirectQp(Option<DirectQp>),
 }

@@ -13,8 +13,6 @@ pub struct Users {
     pub wake_threads: fn(near: &'static Link, waiters: u64, index: u32),
     /// The stream went back to TCP: the peer sends its unread bytes again there.
     pub owes: fn(near: &'static Link, index: u32),
-    /// Returns the ring length of one more stream.
-    pub ring_len: fn(near: &Link) -> u32,
     /// A device's descriptor is about to be closed, and has no more news.
     pub bell_goes: fn(fd: i32),
 }

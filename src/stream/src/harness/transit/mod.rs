@@ -137,6 +137,11 @@ pub struct Terms {
     pub decoy: [(usize, usize); 2],
     /// Whether the second end consents.
     pub consents: bool,
+    /// Whether each end keeps what it has not read when the other one asks. Such an end must not
+    /// leave by [`Leave::Hand`](crate::record::Leave::Hand).
+    pub keeps: [bool; 2],
+    /// Whether each end is [patient](crate::record::Transit::set_patient).
+    pub patient: [bool; 2],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -27,8 +27,12 @@ impl World {
     /// Before the switch.
     #[must_use]
     pub fn new(terms: Terms, without: Option<Rule>) -> Self {
-        let end = |role| {
-            let machine = Transit::new(role, Nonce::new(NONCE), 0);
+        let end = |role, e: usize| {
+            let mut machine = Transit::new(role, Nonce::new(NONCE), 0);
+            machine.set_keeps(terms.keeps[e].then_some(0));
+            if terms.patient[e] {
+                machine.set_patient();
+            }
             End {
                 machine: match without {
                     Some(rule) => machine.without(rule),
@@ -66,7 +70,7 @@ impl World {
         };
         Self {
             terms,
-            ends: [end(Role::First), end(Role::Second)],
+            ends: [end(Role::First, 0), end(Role::Second, 1)],
             tcp: [Pipe::default(), Pipe::default()],
             link: [Lane::default(), Lane::default()],
             seen: Seen::default(),

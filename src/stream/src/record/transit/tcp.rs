@@ -151,8 +151,7 @@ impl Transit {
         }
         let taken = match (ours, self.state) {
             (Some(ours), _) => ours.taken,
-            // It sends the rest again, and the processes that share the socket can read that.
-            (None, _) if matches!(theirs.goes, Goes::Ask { .. }) => self.taken(Leave::Hand),
+            (None, _) if matches!(theirs.goes, Goes::Ask { .. }) => self.taken_asked(),
             (None, State::Ending(leave) | State::Answered(Some(leave))) => self.taken(leave),
             (None, _) => self.received,
         };

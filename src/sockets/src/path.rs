@@ -17,8 +17,10 @@ pub use sluice_transport::verbs::pace::FAR_NS;
 pub const RING_MOST: u32 = 4 << 20;
 /// TCP's rate has stopped growing when it is less than 5/4 of what it was in the look before.
 const GROWS: (u64, u64) = (5, 4);
-/// A rate is measured over so many round trips at least.
+/// A rate is measured over so many round trips at least, and over so many ns.
 const ROUND_TRIPS: u64 = 4;
+/// See [`ROUND_TRIPS`].
+const LEAST_NS: u64 = 1_000_000;
 
 /// What is unread in a ring of so many bytes fits into TCP's buffers, however small they are. A
 /// longer ring is one process's alone.
@@ -79,7 +81,7 @@ impl Path {
         self.rtt_ns.store(rtt_ns, Ordering::Relaxed);
         let (far, since) = (rtt_ns >= FAR_NS, self.since_ns.load(Ordering::Relaxed));
         let took = now.saturating_sub(since);
-        if since == 0 || far && took < ROUND_TRIPS * rtt_ns {
+        if since == 0 || took < LEAST_NS || far && took < ROUND_TRIPS * rtt_ns {
             if since == 0 {
                 self.measure(bytes, now);
             }

@@ -87,11 +87,23 @@ fn paid(sock: &Socket) -> u64 {
 /// The stream goes back to TCP through no fault of its own or its ends': it leaves TCP again when
 /// that has cost half of an upgrade.
 pub(crate) fn comes_back(sock: &Socket) {
+    owes_half(sock);
+    sock.path.set_comes_back(true);
+}
+
+/// There was no memory for a ring: the connection asks again when it has cost half of an upgrade
+/// more.
+pub fn asks_again(sock: &Socket) {
+    owes_half(sock);
+    sock.has_asked.store(false, Ordering::Relaxed);
+    soon(sock);
+}
+
+fn owes_half(sock: &Socket) {
     sock.written_off.store(0, Ordering::Relaxed);
     let all = paid(sock);
     sock.written_off
         .store(all.saturating_sub(UPGRADE / 2).max(1), Ordering::Relaxed);
-    sock.path.set_comes_back(true);
 }
 
 /// Value of `next_try` while a thread plans the next try.

@@ -6,7 +6,7 @@ use crate::{direct, events, jobs, options, path, prefix, tcp};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
-use sluice_runtime::config::{Config, Side, config};
+use sluice_runtime::config::{Side, config};
 use sluice_runtime::{address, process};
 use sluice_stats::Reason;
 use sluice_transport::Carrier;
@@ -36,14 +36,8 @@ pub fn ring_len(link: &Link) -> u32 {
 /// As [`ring_len`], for a stream to another host: a longer one where the path needs it, and all
 /// rings fit into what may be registered.
 pub fn far_ring_len(link: &Link, sock: &Socket) -> u32 {
-    let asked = config().ring_len;
-    let most = if asked == Config::DEFAULT.ring_len && config().memory.is_none() {
-        path::RING_MOST
-    } else {
-        asked
-    };
     let least = ring_len(link).min(memory::share());
-    path::ring_len(sock, least, memory::fits(most).min(memory::share()))
+    path::ring_len(sock, least, memory::most().min(memory::share()))
 }
 
 /// The number of this process's connections with a stream, and the bytes of their rings.

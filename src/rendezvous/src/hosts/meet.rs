@@ -7,7 +7,7 @@ use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::Key;
 use sluice_runtime::address;
 use sluice_sockets::socket::{self, Socket, role};
-use sluice_sockets::{jobs, path, upgrade};
+use sluice_sockets::{jobs, path, trigger, upgrade};
 use sluice_stats::Reason;
 use sluice_stream::PeerFault;
 use sluice_stream::record::{Nonce, Role};
@@ -147,7 +147,10 @@ impl Hosts {
     /// # Errors
     /// Why no ring can be offered. `None`: the link is gone, or this end can prove nothing yet.
     pub fn ask(&mut self, seek: Seek, key: Key, patience: u64) -> Result<(), Option<Reason>> {
-        let up = self.up(key).ok_or(None)?;
+        let up = self
+            .up(key)
+            .filter(|up| up.stands && !up.lost)
+            .ok_or(None)?;
         let [near, _] = up.endpoint.links().ok_or(None)?;
         let known = Known::of(seek.sock).ok_or(None)?;
         let owner = core::ptr::from_ref(seek.sock) as usize;
@@ -200,11 +203,18 @@ impl Hosts {
                     // The other end asks again when it can prove more.
                     return self.deny(key, connection, Reason::Meeting);
                 }
-                match self.sought(connection) {
+                // Questions about one connection are answered in their order.
+                let asks = |q: &Question| q.key == key && q.connection == connection;
+                let is_first = !self.questions.iter().any(asks);
+                match self.sought(connection).filter(|_| is_first) {
                     Some(seek) if question.known.is_reached(seek.sock) => {
-                        if self.grant(seek, &question) == Granted::Later {
-                            question.finds_no_room = true;
-                            self.questions.push(question);
+                        match self.grant(seek, &question) {
+                            Granted::Later if self.keeps_question(key) => {
+                                question.finds_no_room = true;
+                                self.questions.push(question);
+                            }
+                            Granted::Later => self.deny(key, connection, Reason::MemoryLimit),
+                            Granted::Answered | Granted::Unproved => {}
                         }
                     }
                     _ => match declines(connection) {
@@ -225,6 +235,9 @@ impl Hosts {
                     if !asked.late {
                         let told = Reason::from_u16(reason).unwrap_or(Reason::NoAnswer);
                         asked.seek.stays_for_peer(told);
+                        if told == Reason::MemoryLimit {
+                            trigger::asks_again(asked.seek.sock);
+                        }
                     }
                 }
             }
@@ -274,6 +287,10 @@ impl Hosts {
     pub(crate) fn look_at_questions(&mut self) {
         let mut at = 0;
         while let Some(question) = self.questions.get(at) {
+            if question.finds_no_room && !self.room.has_looked() {
+                at += 1;
+                continue;
+            }
             let seek = self.sought(question.connection);
             let seek = seek.filter(|seek| question.known.is_reached(seek.sock));
             match seek {
@@ -339,7 +356,7 @@ impl Hosts {
         let opened = self.open(endpoint, &seek, ours, berth.into(), (Role::First, secret));
         match opened {
             Ok(()) => {}
-            Err(Reason::MemoryLimit) => return self.waits_for_room(seek, key),
+            Err(Reason::MemoryLimit) => return seek.finds_no_memory(),
             Err(reason) => return seek.stays(reason),
         }
         // The other end may have left the stream by now.

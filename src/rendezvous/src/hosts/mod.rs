@@ -39,7 +39,7 @@ use sluice_runtime::config::{Mode, Upgrade, config};
 use sluice_runtime::{address, control_thread, own_fds, process};
 use sluice_sockets::carrier::{self, STARVE_NS};
 use sluice_sockets::socket::{self, Socket, role};
-use sluice_sockets::{jobs, path};
+use sluice_sockets::{jobs, path, trigger};
 use sluice_stats::Reason;
 use sluice_stream::Seq;
 use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
@@ -97,6 +97,12 @@ impl Seek {
         if self.sock.generation.load(Ordering::Acquire) == self.generation {
             self.sock.conn().stays(reason);
         }
+    }
+
+    /// There is no memory for a ring now.
+    fn finds_no_memory(&self) {
+        self.stays(Reason::MemoryLimit);
+        trigger::asks_again(self.sock);
     }
 
     /// Notes the reason as the other end's word, if it is one that an end may tell another.
@@ -377,7 +383,8 @@ impl Hosts {
         if !seek.is_open() || self.is_sought(&seek) {
             return self.comes_further(&seek);
         }
-        if self.listens.len() + self.dials.len() + self.asked.len() >= SEEKS {
+        let sought = self.listens.len() + self.dials.len() + self.asked.len();
+        if sought + self.room.len() >= SEEKS {
             return seek.stays(Reason::TooManyNames);
         }
         if sock.role.load(Ordering::Relaxed) == role::CONNECTING {
@@ -706,7 +713,7 @@ impl Hosts {
         for question in late {
             let reason = if question.finds_no_room {
                 let seek = self.sought(question.connection);
-                seek.inspect(|seek| seek.stays(Reason::MemoryLimit));
+                seek.inspect(Seek::finds_no_memory);
                 Reason::MemoryLimit
             } else {
                 Reason::NoAnswer

@@ -11,12 +11,14 @@ use sluice_fabric::bucket::{Bucket, Rate};
 use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::Key;
 use sluice_sockets::demote::{self, Which};
-use sluice_sockets::socket::{self, Socket, State};
+use sluice_sockets::socket::{self, Half, Socket, State};
 use sluice_stats::Reason;
 use sluice_transport::verbs::memory;
 
-/// A stream that moves nothing between two looks is idle.
+/// The time between two looks.
 const LOOK_NS: u64 = 10_000_000;
+/// A stream that has moved nothing for so long is idle.
+const IDLE_NS: u64 = 20_000_000;
 /// How long a connection waits for room.
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// So many streams give their memory up in one look for each connection that waits.
@@ -35,14 +37,30 @@ pub struct Room {
     until: u64,
     /// Connections for which this end asks, and over which link.
     waiting: Vec<(Seek, Key, u64)>,
-    /// Questions of peers found no room since the last look.
-    questions: usize,
-    /// By link and number: the generation of its socket, and the bytes that it had moved by links.
-    seen: Vec<(Key, u16, u32, u64)>,
+    /// What each stream had moved at the last look, and since when it has moved no more.
+    seen: Vec<(Seen, u64)>,
     due: u64,
+    /// The last turn of the control thread had a look.
+    looked: bool,
 }
 
 static BUDGET: Bucket = Bucket::new();
+
+impl Room {
+    /// Whether there may be room by now for questions that found none.
+    pub(crate) fn has_looked(&self) -> bool {
+        self.looked
+    }
+
+    /// How many connections wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+/// Link, number of a stream there, generation of its socket, and the bytes that it has moved by
+/// links.
+type Seen = (Key, u16, u32, u64);
 
 /// A stream that can give its memory up.
 struct Stream {
@@ -55,7 +73,6 @@ impl Hosts {
     /// A peer's question has found no room.
     pub(crate) fn wants_room(&mut self) {
         self.room.until = sys::now_ns() + PATIENCE_NS;
-        self.room.questions += 1;
     }
 
     /// The connection has found no room to ask over this link: it asks when there is some.
@@ -78,23 +95,35 @@ impl Hosts {
             }
             return None;
         }
+        self.room.looked = now >= self.room.due;
+        if !self.room.looked {
+            return Some(self.room.due);
+        }
+        let first = core::mem::replace(&mut self.room.due, now + LOOK_NS) == 0;
+        let mut is_full = false;
         for (seek, key, until) in core::mem::take(&mut self.room.waiting) {
             if !seek.is_open() {
                 continue;
             }
+            if is_full && now < until {
+                self.room.waiting.push((seek, key, until));
+                continue;
+            }
             match self.ask(seek, key, ASK_NS) {
+                Ok(()) => {}
                 Err(Some(Reason::MemoryLimit)) if now < until => {
+                    is_full = true;
                     self.room.waiting.push((seek, key, until));
                 }
+                Err(Some(Reason::MemoryLimit)) => seek.finds_no_memory(),
                 Err(Some(reason)) => seek.stays(reason),
-                Ok(()) | Err(None) => {}
+                // The link is gone.
+                Err(None) => self.dial(seek, None),
             }
         }
-        if now >= self.room.due {
-            let first = core::mem::replace(&mut self.room.due, now + LOOK_NS) == 0;
-            let wanted = self.room.waiting.len() + core::mem::take(&mut self.room.questions);
-            self.look_for_room(if first { 0 } else { wanted * FOR_EACH });
-        }
+        let questions = self.questions.iter().filter(|q| q.finds_no_room).count();
+        let wanted = self.room.waiting.len() + questions;
+        self.look_for_room(if first { 0 } else { wanted * FOR_EACH });
         Some(self.room.due)
     }
 
@@ -102,7 +131,7 @@ impl Hosts {
     /// share, the longest rings first. Those that are on their way back count.
     fn look_for_room(&mut self, most: usize) {
         let before = core::mem::take(&mut self.room.seen);
-        let (mut streams, mut leaving) = (Vec::new(), 0);
+        let (mut streams, mut leaving, time) = (Vec::new(), 0, sys::now_ns());
         for up in self.ups.iter().filter(|up| up.stands && !up.lost) {
             up.endpoint.trim();
             let Some([near, _]) = up.endpoint.links() else {
@@ -115,11 +144,14 @@ impl Hosts {
                 };
                 let generation = sock.generation.load(core::sync::atomic::Ordering::Acquire);
                 let now = (up.key, stream, generation, sock.linked());
-                let idle = before.contains(&now) && is_quiet(sock);
+                let since = before.iter().find(|(seen, _)| *seen == now);
+                let since = since.map_or(time, |(_, since)| *since);
+                let idle = time >= since + IDLE_NS && is_quiet(sock);
                 leaving += usize::from(sock.tx.state() == State::Resending);
-                self.room.seen.push(now);
+                self.room.seen.push((now, since));
                 if sock.rx.state() == State::Link && sock.tx.state() == State::Link {
-                    let len = sock.rx.ring().map_or(0, |ring| ring.len());
+                    let len = |half: &Half| half.ring().map_or(0, |ring| ring.len());
+                    let len = len(&sock.rx).max(len(&sock.tx));
                     streams.push(Stream { sock, idle, len });
                 }
             }
@@ -127,7 +159,9 @@ impl Hosts {
         let share = u64::from(memory::share());
         streams.retain(|stream| stream.idle || stream.len > share);
         streams.sort_by_key(|stream| (!stream.idle, core::cmp::Reverse(stream.len)));
-        for Stream { sock, idle, .. } in streams.iter().take(most.saturating_sub(leaving)) {
+        // Some may wait for a peer that does not answer.
+        let most = most.saturating_sub(leaving).max(most.min(1));
+        for Stream { sock, idle, .. } in streams.iter().take(most) {
             if !BUDGET.spend(STREAMS, 1, sys::now_ns()) {
                 break;
             }

@@ -207,7 +207,9 @@ pub(super) fn follow_tx_locked(sock: &'static Socket, reason: Reason) {
     match sock.tx.state() {
         State::Proved | State::Link => {
             why::count(sock, reason);
-            if reason == Reason::PeerDemoted && is_at_rest(sock) {
+            // A peer that demotes again and again has another cause.
+            let seldom = sock.backoff.load(Ordering::Relaxed) <= 8;
+            if reason == Reason::PeerDemoted && seldom && is_at_rest(sock) {
                 trigger::comes_back(sock);
             }
             if let Some((endpoint, stream)) = of(sock) {

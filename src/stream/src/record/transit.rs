@@ -145,8 +145,8 @@ impl Transit {
         self.keeps = beyond;
     }
 
-    /// An end that goes on by TCP asks only when what it has posted is at the peer's end, for what
-    /// is not would be sent again. Worth a round trip where much is under way.
+    /// An end that goes on by TCP ([`Leave::Stay`]) asks only when what it has posted is at the
+    /// peer's end, for what is not would be sent again. Worth a round trip where much is under way.
     pub const fn set_patient(&mut self) {
         self.patient = true;
     }
@@ -505,9 +505,7 @@ impl Transit {
             return Ok(());
         }
         self.completed = self.completed.max(to);
-        if let State::Ending(leave) = self.state {
-            self.try_say(leave);
-        }
+        self.ending_goes_on();
         Ok(())
     }
 
@@ -521,9 +519,7 @@ impl Transit {
         }
         if !self.lost && !matches!(self.state, State::Over(_) | State::Dead(_)) {
             self.credited = to;
-            if let State::Ending(leave) = self.state {
-                self.try_say(leave);
-            }
+            self.ending_goes_on();
         }
         Ok(())
     }
@@ -541,9 +537,7 @@ impl Transit {
             return Err(Bug::Switch.into());
         }
         self.posted = to;
-        if let State::Ending(leave) = self.state {
-            self.try_say(leave);
-        }
+        self.ending_goes_on();
         Ok(())
     }
 
@@ -603,7 +597,7 @@ impl Transit {
             State::Answered(_) if !self.keeps_to(Rule::LookAtN) => self.over(Seq::START),
             State::Answered(_) => self.state = State::Quit(false),
             State::Known | State::Open => self.say(Leave::Shut),
-            State::Ending(leave) => self.say(leave),
+            State::Ending(leave) => self.say_late(leave),
             State::Over(_) => self.on_drained(),
             State::Quit(_) | State::Said { .. } | State::Dead(_) => {}
         }
@@ -708,7 +702,7 @@ impl Transit {
     fn try_say(&mut self, leave: Leave) {
         if self.completed == self.posted
             || self.credited == self.posted
-            || leave.goes_on() && !self.patient
+            || leave.goes_on() && !(self.patient && leave == Leave::Stay)
             || !self.keeps_to(Rule::FromWaits)
         {
             self.say(leave);
@@ -717,8 +711,27 @@ impl Transit {
         }
     }
 
+    /// The record of an end that had to wait, if nothing is under way any more.
+    fn ending_goes_on(&mut self) {
+        if let State::Ending(leave) = self.state
+            && (self.completed == self.posted || self.credited == self.posted)
+        {
+            self.say_late(leave);
+        }
+    }
+
+    /// The record of an end that had to wait. Its program may have read on meanwhile, and be
+    /// reading now: so it names what was received.
+    fn say_late(&mut self, leave: Leave) {
+        self.say_taken(leave, self.received);
+    }
+
     /// Our record, before the peer's has come.
     fn say(&mut self, leave: Leave) {
+        self.say_taken(leave, self.taken(leave));
+    }
+
+    fn say_taken(&mut self, leave: Leave, taken: Seq) {
         // On a lost link only what was read is certain to be the peer's. What stays in a ring only
         // one process can read, and the peer's program may have forked: so no more of it than where
         // nothing follows by TCP.
@@ -735,7 +748,7 @@ impl Transit {
         };
         let ours = Record {
             goes,
-            taken: self.taken(leave),
+            taken,
             last: decided && leave == Leave::Close && self.keeps_to(Rule::CloseSaysLast),
         };
         let loose = self.state == State::Known && self.role == Role::First;

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sys::Errno;
 use sluice_fabric::verbs::device::{Domain, Region};
+use sluice_runtime::config::{Config, config};
 use sluice_runtime::limits;
 
 /// Greatest length of a slab. A ring that is larger is registered by itself.
@@ -36,6 +37,12 @@ struct Slab {
     _share: Share,
 }
 
+impl Drop for Slab {
+    fn drop(&mut self) {
+        count(self.for_what, u64::from(self.rings).wrapping_neg());
+    }
+}
+
 /// Slabs without a ring that stay registered, for later streams, while less than half of the
 /// [`budget`] is registered.
 const SPARE: usize = 4;
@@ -47,18 +54,51 @@ const RING_LEAST: u64 = 32 << 10;
 /// Bytes that all links of this process have registered.
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
 
-/// What all links of this process may register, in bytes: three quarters of what it may lock, since
-/// libibverbs locks queues of its own, and an eighth of its memory.
-fn budget() -> u64 {
+/// What all links of this process may register, in bytes; 0: not known yet.
+static BUDGET: AtomicU64 = AtomicU64::new(0);
+
+/// Learns what all links of this process may register, in bytes: three quarters of what it may
+/// lock, since libibverbs locks queues of its own, and an eighth of its memory. Called before a
+/// ring is lent: the limits may change.
+pub fn learn_budget() -> u64 {
     let lockable = limits::lockable().unwrap_or(u64::MAX);
-    (lockable - lockable / 4).min(limits::memory() / 8)
+    let budget = (lockable - lockable / 4).min(limits::memory() / 8);
+    BUDGET.store(budget.max(1), Ordering::Relaxed);
+    budget
 }
 
-/// The length of a ring of at most `len` bytes, a power of two, of which eight and their staging
-/// rings fit into what may be registered.
+/// What was [learnt](learn_budget) last.
+fn budget() -> u64 {
+    match BUDGET.load(Ordering::Relaxed) {
+        0 => learn_budget(),
+        known => known,
+    }
+}
+
+/// The longest ring, in bytes, that a stream gets: what the user has set, or this.
 #[must_use]
-pub fn fits(len: u32) -> u32 {
-    len.min(floor(budget() / 16))
+pub fn most() -> u32 {
+    const MOST: u32 = 4 << 20;
+    let config = config();
+    if config.ring_len == Config::DEFAULT.ring_len && config.memory.is_none() {
+        MOST
+    } else {
+        config.ring_len
+    }
+}
+
+/// Whether `len` bytes more may be registered.
+#[must_use]
+pub fn has_room(len: u64) -> bool {
+    REGISTERED.load(Ordering::Relaxed) + len <= budget()
+}
+
+/// Reserves what is registered for a staging ring of this length.
+///
+/// # Errors
+/// ENOMEM: that would be too much.
+pub fn reserve(len: u32) -> Result<Share, Errno> {
+    Share::take((len as usize).next_multiple_of(slab_len()))
 }
 
 /// Rings that are lent to peers, by all links of this process.
@@ -254,7 +294,7 @@ fn span(at: usize, len: usize, slab: usize) -> (usize, usize) {
     (before, (before + len).next_multiple_of(slab))
 }
 
-/// Counts a ring more, or one less (`u64::MAX`), if it is lent.
+/// Counts rings more, or less (negated), if they are lent.
 fn count(for_what: Use, change: u64) {
     if for_what == Use::Lent {
         RINGS.fetch_add(change, Ordering::Relaxed);

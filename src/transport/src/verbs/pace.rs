@@ -90,8 +90,9 @@ pub struct WriterPace {
     /// read what came; 0: not now.
     from: u64,
     since_ns: u64,
-    /// Times in a row that the link was slower.
+    /// Times in a row that the link was slower, and its rate at the last comparison.
     slow: u8,
+    rate: u128,
 }
 
 impl WriterPace {
@@ -110,6 +111,7 @@ impl WriterPace {
             from: 0,
             since_ns: 0,
             slow: 0,
+            rate: 0,
         }
     }
 
@@ -145,8 +147,16 @@ impl WriterPace {
         // TCP's own rate varies by some hundredths.
         let tcp_rate = u128::from(self.path.tcp_rate);
         let is_slower = rate * 20 < tcp_rate * 19;
-        self.slow = if is_slower { self.slow + 1 } else { 0 };
-        !self.path.is_full || self.slow == Self::TIMES || rate * 5 < tcp_rate * 4
+        self.slow = if is_slower {
+            self.slow.saturating_add(1)
+        } else {
+            0
+        };
+        // A device that has a TCP connection of its own (soft iWARP) begins slowly.
+        let grows = rate * 4 > self.rate * 5;
+        self.rate = rate;
+        let is_much_slower = rate * 5 < tcp_rate * 4 && !grows;
+        !self.path.is_full || self.slow >= Self::TIMES || is_much_slower
     }
 }
 

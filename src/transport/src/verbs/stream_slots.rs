@@ -32,6 +32,7 @@ impl Endpoint {
     /// registered; the device's.
     pub fn offer(&self, ring_len: u32, owner: usize) -> Result<Offered, Errno> {
         let [near, _] = self.links().ok_or(libc::ENOTCONN)?;
+        memory::learn_budget();
         // An immediate has fewer bits for the number than the arena has slots.
         let count = Immediate::STREAM_COUNT.into();
         let given = near.give_stream_below(count, ring_len, owner);
@@ -39,7 +40,7 @@ impl Endpoint {
         let placed = self.inside(|inner| {
             let placed = inner.place(near, stream, Use::Lent)?;
             note(&mut inner.lent, stream as u16, placed.0);
-            let staging = memory::Share::take(placed.1 as usize)?;
+            let staging = memory::reserve(placed.1)?;
             note(&mut inner.reserved, stream as u16, staging);
             Ok(placed)
         });
@@ -91,7 +92,15 @@ impl Endpoint {
         let index = u32::from(ours.stream);
         let [near, far] = self.links().ok_or(libc::ENOTCONN)?;
         // This end may lock less memory than the peer.
-        let staging_len = theirs.ring.len.min(memory::share().max(ours.ring.len));
+        let most = memory::share().min(memory::most()).max(ours.ring.len);
+        // Room for as much as this end lends was reserved.
+        let more = theirs.ring.len.min(most).saturating_sub(ours.ring.len);
+        let most = if memory::has_room(more.into()) {
+            most
+        } else {
+            ours.ring.len
+        };
+        let staging_len = theirs.ring.len.min(most);
         let mut opening = Opening {
             role,
             nonce,

@@ -113,7 +113,8 @@ pub const SETTINGS: &[Setting] = &[
         values: "a power of two from 4K to 4M",
         default: "256K",
         meaning: "How many bytes a ring holds at most; an accelerated connection in use has one \
-                  for each direction.",
+                  for each direction. Unless this is set, rings between hosts have up to 4M where \
+                  the path needs it.",
         set: |value, config| {
             let fits = |len: &u64| len.is_power_of_two() && (4 << 10..=4 << 20).contains(len);
             put(

@@ -13,8 +13,6 @@ use sluice_fabric::sys;
 use sluice_transport::verbs::pace;
 pub use sluice_transport::verbs::pace::FAR_NS;
 
-/// The longest ring, in bytes, that a connection gets without a word of the user.
-pub const RING_MOST: u32 = 4 << 20;
 /// TCP's rate has stopped growing when it is less than 5/4 of what it was in the look before.
 const GROWS: (u64, u64) = (5, 4);
 /// A rate is measured over so many round trips at least, and over so many ns.
@@ -108,7 +106,7 @@ impl Path {
             self.rtt_ns.load(Ordering::Relaxed),
         );
         let needs = (u128::from(rate) * u128::from(rtt) * 2 / 1_000_000_000) as u64;
-        let needs = needs.min(u64::from(RING_MOST)) as u32;
+        let needs = needs.min(u64::from(most)) as u32;
         let wants = self.ring_len.load(Ordering::Relaxed);
         needs.next_power_of_two().max(wants).min(most).max(least)
     }
@@ -182,6 +180,7 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
+    const RING_MOST: u32 = 4 << 20;
 
     /// Looks at each of these sums of read bytes, 100 ms apart. Returns at which one the rate was
     /// known.

@@ -61,7 +61,7 @@ fn asks(data: &[u8], cookie: &[u8; 16]) -> bool {
 
 impl Hosts {
     pub(crate) fn is_direct_qp(&self, key: Key) -> bool {
-        self.direct_qps.iter().any(|direct_qp| direct_qp.key == key)
+        self.direct_qps.iter().any(|seek| seek.key == key)
     }
 
     /// The peer, or this end, wants a queue pair; or it has failed.
@@ -72,8 +72,7 @@ impl Hosts {
         let (answers, up) = (up.answers, up.endpoint);
         let (failed, wanted) = up.direct_qp_news();
         if failed {
-            self.direct_qps
-                .retain(|direct_qp| !direct_qp.is_of(endpoint));
+            self.direct_qps.retain(|seek| !seek.is_of(endpoint));
             up.end_direct_qp();
         }
         match said {
@@ -98,11 +97,7 @@ impl Hosts {
     }
 
     fn listen_direct_qp(&mut self, endpoint: Key) {
-        if self
-            .direct_qps
-            .iter()
-            .any(|direct_qp| direct_qp.is_of(endpoint))
-        {
+        if self.direct_qps.iter().any(|seek| seek.is_of(endpoint)) {
             return;
         }
         let (Some([local, _]), key) = (self.ends(endpoint), self.key()) else {
@@ -129,11 +124,7 @@ impl Hosts {
     }
 
     fn dial_direct_qp(&mut self, endpoint: Key, direct_qp: &DirectQp) {
-        if self
-            .direct_qps
-            .iter()
-            .any(|direct_qp| direct_qp.is_of(endpoint))
-        {
+        if self.direct_qps.iter().any(|seek| seek.is_of(endpoint)) {
             return;
         }
         let (Some([local, peer]), key) = (self.ends(endpoint), self.key()) else {
@@ -162,10 +153,7 @@ impl Hosts {
     }
 
     fn take_direct_qp(&mut self, key: Key) -> Option<Seek> {
-        let at = self
-            .direct_qps
-            .iter()
-            .position(|direct_qp| direct_qp.key == key)?;
+        let at = self.direct_qps.iter().position(|seek| seek.key == key)?;
         Some(self.direct_qps.swap_remove(at))
     }
 
@@ -202,11 +190,7 @@ impl Hosts {
     }
 
     pub(crate) fn on_direct_qp_asked(&mut self, listener: Key, id: Id, data: &[u8]) {
-        let Some(at) = self
-            .direct_qps
-            .iter()
-            .position(|direct_qp| direct_qp.key == listener)
-        else {
+        let Some(at) = self.direct_qps.iter().position(|seek| seek.key == listener) else {
             return;
         };
         let Some(seek) = self.direct_qps.get(at) else {
@@ -235,11 +219,7 @@ impl Hosts {
     }
 
     pub(crate) fn on_direct_qp_stands(&mut self, key: Key) {
-        let Some(seek) = self
-            .direct_qps
-            .iter_mut()
-            .find(|direct_qp| direct_qp.key == key)
-        else {
+        let Some(seek) = self.direct_qps.iter_mut().find(|seek| seek.key == key) else {
             return;
         };
         seek.stage = Stage::Stands;
@@ -260,12 +240,12 @@ impl Hosts {
     }
 
     pub(crate) fn expire_direct_qps(&mut self, now: u64) {
-        let late = |direct_qp: &Seek| direct_qp.until().is_some_and(|until| now >= until);
+        let late = |seek: &Seek| seek.until().is_some_and(|until| now >= until);
         while let Some(key) = self
             .direct_qps
             .iter()
-            .find(|direct_qp| late(direct_qp))
-            .map(|direct_qp| direct_qp.key)
+            .find(|seek| late(seek))
+            .map(|seek| seek.key)
         {
             self.on_direct_qp_over(key);
         }

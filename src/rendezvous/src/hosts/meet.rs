@@ -7,7 +7,7 @@ use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::Key;
 use sluice_runtime::address;
 use sluice_sockets::socket::{self, Socket, role};
-use sluice_sockets::{jobs, path, trigger, upgrade};
+use sluice_sockets::{jobs, path, upgrade};
 use sluice_stats::Reason;
 use sluice_stream::PeerFault;
 use sluice_stream::record::{Nonce, Role};
@@ -235,9 +235,6 @@ impl Hosts {
                     if !asked.late {
                         let told = Reason::from_u16(reason).unwrap_or(Reason::NoAnswer);
                         asked.seek.stays_for_peer(told);
-                        if told == Reason::MemoryLimit {
-                            trigger::asks_again(asked.seek.sock);
-                        }
                     }
                 }
             }
@@ -354,10 +351,8 @@ impl Hosts {
             return;
         };
         let opened = self.open(endpoint, &seek, ours, berth.into(), (Role::First, secret));
-        match opened {
-            Ok(()) => {}
-            Err(Reason::MemoryLimit) => return seek.finds_no_memory(),
-            Err(reason) => return seek.stays(reason),
+        if let Err(reason) = opened {
+            return seek.stays(reason);
         }
         // The other end may have left the stream by now.
         jobs::advance(seek.sock);

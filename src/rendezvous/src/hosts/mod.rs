@@ -93,24 +93,32 @@ impl Seek {
         core::ptr::eq(self.sock, other.sock) && self.generation == other.generation
     }
 
+    /// Whether the socket is still the connection's.
+    fn is_current(&self) -> bool {
+        self.sock.generation.load(Ordering::Acquire) == self.generation
+    }
+
+    /// Notes why the connection stays on TCP. Where there was no memory for a ring it asks again.
     fn stays(&self, reason: Reason) {
-        if self.sock.generation.load(Ordering::Acquire) == self.generation {
+        if self.is_current() {
             self.sock.conn().stays(reason);
+            self.asks_again_after(reason);
         }
     }
 
-    /// There is no memory for a ring now.
-    fn finds_no_memory(&self) {
-        self.stays(Reason::MemoryLimit);
-        trigger::asks_again(self.sock);
+    fn asks_again_after(&self, reason: Reason) {
+        if reason == Reason::MemoryLimit {
+            trigger::asks_again(self.sock);
+        }
     }
 
     /// Notes the reason as the other end's word, if it is one that an end may tell another.
     fn stays_for_peer(&self, reason: Reason) {
         if !reason.is_told() {
             self.stays(reason);
-        } else if self.sock.generation.load(Ordering::Acquire) == self.generation {
+        } else if self.is_current() {
             self.sock.conn().stays_for_peer(reason);
+            self.asks_again_after(reason);
         }
     }
 }
@@ -713,7 +721,7 @@ impl Hosts {
         for question in late {
             let reason = if question.finds_no_room {
                 let seek = self.sought(question.connection);
-                seek.inspect(Seek::finds_no_memory);
+                seek.inspect(|seek| seek.stays(Reason::MemoryLimit));
                 Reason::MemoryLimit
             } else {
                 Reason::NoAnswer

@@ -7,6 +7,7 @@
 
 use super::idle::is_quiet;
 use super::{ASK_NS, Hosts, Seek};
+use core::sync::atomic::Ordering;
 use sluice_fabric::bucket::{Bucket, Rate};
 use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::Key;
@@ -115,7 +116,6 @@ impl Hosts {
                     is_full = true;
                     self.room.waiting.push((seek, key, until));
                 }
-                Err(Some(Reason::MemoryLimit)) => seek.finds_no_memory(),
                 Err(Some(reason)) => seek.stays(reason),
                 // The link is gone.
                 Err(None) => self.dial(seek, None),
@@ -142,7 +142,7 @@ impl Hosts {
                     leaving += 1;
                     continue;
                 };
-                let generation = sock.generation.load(core::sync::atomic::Ordering::Acquire);
+                let generation = sock.generation.load(Ordering::Acquire);
                 let now = (up.key, stream, generation, sock.linked());
                 let since = before.iter().find(|(seen, _)| *seen == now);
                 let since = since.map_or(time, |(_, since)| *since);

@@ -700,8 +700,7 @@ impl Transit {
     /// the peer's end. Else an ASK, at once or, of a patient end, then too: what the peer has not
     /// read by now comes by TCP.
     fn try_say(&mut self, leave: Leave) {
-        if self.completed == self.posted
-            || self.credited == self.posted
+        if self.is_through()
             || leave.goes_on() && !(self.patient && leave == Leave::Stay)
             || !self.keeps_to(Rule::FromWaits)
         {
@@ -714,10 +713,15 @@ impl Transit {
     /// The record of an end that had to wait, if nothing is under way any more.
     fn ending_goes_on(&mut self) {
         if let State::Ending(leave) = self.state
-            && (self.completed == self.posted || self.credited == self.posted)
+            && self.is_through()
         {
             self.say_late(leave);
         }
+    }
+
+    /// Whether nothing that was posted is under way any more.
+    fn is_through(&self) -> bool {
+        self.completed == self.posted || self.credited == self.posted
     }
 
     /// The record of an end that had to wait. Its program may have read on meanwhile, and be

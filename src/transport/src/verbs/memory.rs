@@ -118,8 +118,8 @@ fn floor(len: u64) -> u32 {
     1 << len.max(1).ilog2().min(31)
 }
 
-/// The length of slabs: half of a hundred-and-twenty-eighth of the budget, so that as many links
-/// can have one for each use.
+/// The length of slabs: a 128th of the budget at most, so that half as many links can have one for
+/// each use.
 fn slab_len() -> usize {
     (floor(budget() / 128) as usize).clamp(SLAB_LEAST, SLAB_MOST)
 }

@@ -44,6 +44,9 @@ impl Pass {
     pub fn is_look(&self) -> bool {
         false
     }
+    pub fn may_be_owed(&self) -> bool {
+        false
+    }
     pub fn wants_bytes(&self) -> bool {
         true
     }

@@ -2,6 +2,7 @@
 
 use crate::prefix::{self, Moved, Way};
 use crate::socket::Socket;
+use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, msghdr, size_t, ssize_t};
 
 /// The outcome of a call.
@@ -91,6 +92,14 @@ impl Pass {
     #[inline]
     pub fn is_look(&self) -> bool {
         self.0 & UNCOUNTED != 0
+    }
+
+    /// Returns whether bytes may be owed to the socket. The engine has waited for as many as the
+    /// call at hand asks for; a later call has to wait for its own.
+    #[inline]
+    pub fn may_be_owed(&self) -> bool {
+        let is_owed = |sock: &Socket| sock.rx.owed.load(Ordering::Relaxed) != 0;
+        self.is_read() && self.subject().is_some_and(is_owed)
     }
 
     /// Returns whether the bytes that the real call moves are to be shown before `finish`.

@@ -451,8 +451,8 @@ unsafe fn is_cut(entry: *const mmsghdr) -> bool {
 
 /// Moves the message after the first `done`, in a call that began when `ran` had run; what the
 /// whole call returns if it is over with that. `rest` is the kernel's call from this message on, or
-/// on this message alone: those after it may have to go by the link, or be counted where this one
-/// is not.
+/// on this message alone: those after it may have to go by the link, be counted where this one is
+/// not, or wait for bytes that are owed to them.
 ///
 /// # Safety
 /// `vec` is a C caller's, of more than `done` headers.
@@ -481,7 +481,7 @@ unsafe fn move_one(
             None
         }
         Some(Verdict::Pass(pass)) => {
-            let alone = pass.is_nobodys() || pass.is_look();
+            let alone = pass.is_nobodys() || pass.is_look() || pass.may_be_owed();
             let ret = rest(entry, alone);
             // SAFETY: the kernel has filled `ret` entries from this one on.
             let bytes = unsafe { total(entry, ret) };

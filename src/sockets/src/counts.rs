@@ -78,8 +78,8 @@ pub fn left_to_read(sock: &'static Socket, fd: c_int) -> c_int {
     if sock.has_shut_reading() {
         return 0;
     }
-    let is_local_link = sock.rx.state() == State::Link && !sock.carrier().ends_by_record;
-    if is_local_link {
+    let is_link = sock.rx.state() == State::Link;
+    if is_link {
         let in_ring = unread(sock).min(c_int::MAX as u64) as c_int;
         if in_ring != 0 {
             return in_ring;
@@ -90,7 +90,7 @@ pub fn left_to_read(sock: &'static Socket, fd: c_int) -> c_int {
         None => sys::ioctl_int(fd, libc::FIONREAD),
     };
     match left {
-        Ok(0) if is_local_link && !is_offered(sock) && tcp::is_silent(fd) => 0,
+        Ok(0) if is_link && !is_offered(sock) && tcp::is_silent(fd) => 0,
         Ok(left @ 1..) => left,
         _ => 1,
     }

@@ -470,7 +470,7 @@ def lo_bytes():
 
 # --- counters ---
 
-_BYTES = re.compile(r"(tx|rx)_(tcp|direct|indirect|file)$")
+_BYTES = re.compile(r"(tx|rx)_(tcp|direct|indirect|file|pages)$")
 
 
 class Counters:
@@ -571,7 +571,7 @@ def stat(pid=None, limit=10):
                     "reason": (connection["reason"] or {}).get("code", "none"),
                     "reason_of": connection["reason_of"]}
             for way in ("tx", "rx"):
-                flat.update({f"{way}_{path}": connection[way][path] for path in ("tcp", "direct", "indirect", "file")})
+                flat.update({f"{way}_{path}": connection[way][path] for path in ("tcp", "direct", "indirect", "file", "pages")})
             out.append(flat)
     return out
 

@@ -140,6 +140,9 @@ def between_hosts(seed, full):
         yield f"{device} little lockable memory", run(device, 4, *little), {}, 5, True
         far = script("guest/distance", "--lib", common.LIB, "--rounds", "1", "--rtt", "2,48")
         yield f"{device} long paths", run(device, 6, *far), {}, 8, True
+        files = script("guest/pages", "--lib", common.LIB, "--seed", str(seed), *fault)
+        files += ["--rounds", "2000" if full else "50"]
+        yield f"{device} pages of files", run(device, 20 if full else 4, *files), {}, 22, True
         yield f"{device} reasons", run(device, 4, *script("reasons.py", "--hosts")), {}, 5, True
         # Most of a test's time is spent asleep, also on one processor.
         hosts = script("ctests.py", "--hosts", "--jobs", "4", "--slow", "4", "--seed", str(seed), *fault)

@@ -45,7 +45,7 @@ class Tally:
         moved, linked, pinned = {}, set(), set()
         for fields in lines:
             ports = frozenset(fields[end].rsplit(":", 1)[1] for end in ("local", "peer"))
-            link = sum(int(v) for k, v in fields.items() if re.fullmatch(r"[tr]x_(direct|indirect|file)", k))
+            link = sum(int(v) for k, v in fields.items() if re.fullmatch(r"[tr]x_(direct|indirect|file|pages)", k))
             self.tcp += int(fields["tx_tcp"]) + int(fields["rx_tcp"])
             self.link += link
             self.direct += sum(int(v) for k, v in fields.items() if re.fullmatch(r"[tr]x_direct", k))

@@ -58,6 +58,7 @@ pub fn write(to: &mut impl Write, report: &Report) -> io::Result<()> {
             ("direct", flow.direct),
             ("indirect", flow.indirect),
             ("file", flow.file),
+            ("pages", flow.pages),
         ];
         for (way, count) in ways {
             put(&[("direction", direction), ("way", way)], count);

@@ -108,6 +108,7 @@ pub struct Flow {
     pub direct: u64,
     pub indirect: u64,
     pub file: u64,
+    pub pages: u64,
     pub resent: u64,
     pub adverts_fresh: u64,
     pub adverts_stale: u64,
@@ -350,7 +351,7 @@ impl Flow {
     /// Bytes that went by a link.
     pub fn linked(&self) -> u64 {
         // What a process has forged may be more than any number holds.
-        let ways = [self.direct, self.indirect, self.file];
+        let ways = [self.direct, self.indirect, self.file, self.pages];
         ways.into_iter().fold(0, u64::saturating_add)
     }
 
@@ -365,18 +366,20 @@ impl Flow {
             (&mut self.direct, other.direct),
             (&mut self.indirect, other.indirect),
             (&mut self.file, other.file),
+            (&mut self.pages, other.pages),
         ] {
             *sum = sum.saturating_add(more);
         }
     }
 
     /// All but the ring's contents, in the order of the fields.
-    pub fn words(&self) -> [u64; 12] {
+    pub fn words(&self) -> [u64; 13] {
         let Flow {
             tcp,
             direct,
             indirect,
             file,
+            pages,
             resent,
             adverts_fresh,
             adverts_stale,
@@ -392,6 +395,7 @@ impl Flow {
             direct,
             indirect,
             file,
+            pages,
             resent,
             adverts_fresh,
             adverts_stale,
@@ -404,12 +408,13 @@ impl Flow {
     }
 
     /// What has these [`words`](Flow::words).
-    pub fn of(words: [u64; 12]) -> Flow {
+    pub fn of(words: [u64; 13]) -> Flow {
         let [
             tcp,
             direct,
             indirect,
             file,
+            pages,
             resent,
             adverts_fresh,
             adverts_stale,
@@ -424,6 +429,7 @@ impl Flow {
             direct,
             indirect,
             file,
+            pages,
             resent,
             adverts_fresh,
             adverts_stale,
@@ -443,6 +449,7 @@ impl Flow {
             direct: bytes.direct.load(),
             indirect: bytes.indirect.load(),
             file: bytes.file.load(),
+            pages: bytes.pages.load(),
             resent: direction.resent.load(),
             adverts_fresh: direction.adverts_fresh.load(),
             adverts_stale: direction.adverts_stale.load(),

@@ -23,7 +23,7 @@ fn checked(process: &Value, side: &str, port: u64) -> Value {
     let ours = |c: &&Value| c[side] == format!("127.0.0.1:{port}");
     let connection = connections.iter().find(ours).unwrap().clone();
     for flow in ["tx", "rx"] {
-        let ways = ["tcp", "direct", "indirect", "file"];
+        let ways = ["tcp", "direct", "indirect", "file", "pages"];
         let sum: u64 = ways
             .iter()
             .map(|way| connection[flow][way].as_u64().unwrap())

@@ -102,7 +102,7 @@ fn fast_one_is_shown(fast: &Value) {
     assert_eq!(
         fast["rx"],
         json!({
-            "tcp": 0, "direct": 70_000, "indirect": 0, "file": 3, "resent": 0,
+            "tcp": 0, "direct": 70_000, "indirect": 0, "file": 3, "pages": 0, "resent": 0,
             "adverts_fresh": 2, "adverts_stale": 1, "adverts_revoked": 4,
             "spins": 6, "sleeps": 7, "doorbells": 8, "ring_len": 0, "ring_fill": null
         })

@@ -161,6 +161,7 @@ extern "C" fn after_fork_child() {
     io_wait::after_fork();
     sluice_rendezvous::after_fork();
     sluice_runtime::own_fds::after_fork();
+    sluice_runtime::pagemap::after_fork();
     sluice_sockets::uring::after_fork();
     sluice_stats::reset_after_fork(me);
     sluice_runtime::trace::begin();

@@ -10,7 +10,7 @@ use syscalls::Sysno;
 
 /// The kinds of system calls that this library makes on behalf of an upgrade, all of those in
 /// [`crate::sys`] among them.
-pub const OURS: [Sysno; 60] = [
+pub const OURS: [Sysno; 61] = [
     // First: with it the child is reaped.
     Sysno::wait4,
     Sysno::socket,
@@ -41,6 +41,7 @@ pub const OURS: [Sysno; 60] = [
     Sysno::mmap,
     Sysno::munmap,
     Sysno::madvise,
+    Sysno::mincore,
     Sysno::epoll_create1,
     Sysno::epoll_ctl,
     Sysno::epoll_pwait,

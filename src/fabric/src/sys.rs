@@ -64,10 +64,10 @@ mod process;
 mod signal;
 mod wait;
 
-pub use clock::{now_ns, rough_ns, timespec};
+pub use clock::{now_ns, rough_ns, seconds, timespec};
 pub use file::{
-    create, fstat, identity, is_memory, is_pipe, is_tmpfs, number_in, open_append, read_link_at,
-    socket_inode, stat_at,
+    create, file_system, fstat, identity, is_memory, is_pipe, is_tmpfs, number_in, open_append,
+    read_link_at, socket_inode, stat_at,
 };
 pub use handlers::{Ends, Ran};
 pub use option::{getsockopt, has_filter, set_linger, setsockopt, tell_of_room};
@@ -203,6 +203,14 @@ pub fn map_part(fd: c_int, len: usize, offset: usize) -> Result<*mut u8, Errno> 
     sys!(mmap, 0, len, prot, flags, fd, offset).map(|p| p as *mut u8)
 }
 
+/// Maps `len` bytes of `fd` from `offset` on, a multiple of the page size: shared, to be read.
+///
+/// # Errors
+/// The kernel's.
+pub fn map_file(fd: c_int, len: usize, offset: u64) -> Result<*mut u8, Errno> {
+    sys!(mmap, 0, len, libc::PROT_READ, libc::MAP_SHARED, fd, offset).map(|p| p as *mut u8)
+}
+
 /// Maps `len` bytes of zeroes, shared with children of this process or private to it.
 ///
 /// # Errors
@@ -248,6 +256,17 @@ pub unsafe fn unmap(at: *mut u8, len: usize) {
 /// The range is mapped and `advice` loses no byte that anyone still needs.
 pub unsafe fn madvise(at: *mut u8, len: usize, advice: c_int) -> Result<(), Errno> {
     sys!(madvise, at, len, advice).map(drop)
+}
+
+/// `mincore(2)`: a byte for each page, of which the lowest bit says whether it is in memory.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// The range is mapped, and `pages` has a byte for each page of it.
+pub unsafe fn mincore(at: *mut u8, len: usize, pages: &mut [u8]) -> Result<(), Errno> {
+    sys!(mincore, at, len, pages.as_mut_ptr()).map(drop)
 }
 
 /// `eventfd2(2)`: close-on-exec; `flags` adds EFD_NONBLOCK.
@@ -508,6 +527,19 @@ pub unsafe fn readv(
         Some(at) => sys!(preadv, fd, pieces.as_ptr(), pieces.len(), at, 0),
         None => sys!(readv, fd, pieces.as_ptr(), pieces.len()),
     }
+}
+
+/// `pread(2)`.
+///
+/// # Errors
+/// The kernel's.
+pub fn pread(fd: c_int, into: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let piece = [libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    }];
+    // SAFETY: the piece is `into`, which may be written.
+    unsafe { readv(fd, &piece, Some(offset as i64)) }
 }
 
 /// Random bytes that a peer cannot guess (`getrandom(2)`).

@@ -178,6 +178,7 @@ impl End {
             to: (self.peer.0 + at as u64, self.peer.1),
             word: n,
             mark: (n % 8 == 7).then_some(8),
+            by_device: false,
         };
         // SAFETY: written again only after the peer has answered.
         unsafe { self.pair.post(&[post]) }.unwrap();

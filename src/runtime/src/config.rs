@@ -55,6 +55,19 @@ pub enum Mode {
     Indirect,
 }
 
+/// How `sendfile` to another host takes a file's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sendfile {
+    /// Reads them into a ring.
+    Copy,
+    /// Registers the file's pages for the call.
+    Register,
+    /// Lets the device read the file's pages, which stay registered for later calls.
+    Pages,
+    /// By pages where that was measured to cost less than a copy.
+    Auto,
+}
+
 /// How much is logged on stderr. A later level logs more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -79,6 +92,8 @@ pub struct Config {
     pub spin_ns: u32,
     /// Greatest length of a ring; a power of two.
     pub ring_len: u32,
+    /// How `sendfile` to another host takes a file's bytes.
+    pub sendfile: Sendfile,
     /// Smallest direct transfer in [`Mode::Dynamic`]; `None` for no direct transfer.
     pub direct_min: Option<u32>,
     /// How much is logged on stderr.
@@ -125,6 +140,7 @@ impl Config {
         mode: Mode::Dynamic,
         spin_ns: 50_000,
         ring_len: 256 << 10,
+        sendfile: Sendfile::Auto,
         direct_min: Some(32 << 10),
         log: Level::Error,
         fault: None,
@@ -551,6 +567,7 @@ mod tests {
             ("SLUICE_RING", "4K"),
             ("SLUICE_DIRECT", "off"),
             ("SLUICE_DIRECT", "1M"),
+            ("SLUICE_SENDFILE", "copy"),
             ("SLUICE_LOG", "off"),
             ("SLUICE_CONNECTIONS", "0"),
             ("SLUICE_MEMORY", "1M"),
@@ -562,6 +579,7 @@ mod tests {
             ("SLUICE_SPIN_US", "21"),
             ("SLUICE_RING", "4M"),
             ("SLUICE_DIRECT", "1"),
+            ("SLUICE_SENDFILE", "pages"),
             ("SLUICE_LOG", "info"),
             ("SLUICE_MEMORY", "11M"),
             ("SLUICE_MEMORY", "unlimited"),

@@ -4,7 +4,7 @@
 //! * [`process`], [`credentials`], [`seccomp`], [`rights`]: identity of this process; what this
 //!   process and its peers may do.
 //! * [`fd_table`], [`own_fds`]: the table of descriptors; the library's own ones.
-//! * [`caller`], [`iov`]: checks of the program's pointers.
+//! * [`caller`], [`iov`]: checks of the program's pointers; [`pagemap`]: which pages are there.
 //! * [`thread`], [`spin`]: the calling thread, as glibc and the kernel know it; spinning.
 //! * [`control_thread`]: the library's own thread.
 //! * [`trace`], [`fault`], [`copies`]: the file of messages; faults for tests; a second copy of the
@@ -24,6 +24,7 @@ pub mod in_handler;
 pub mod iov;
 pub mod limits;
 pub mod own_fds;
+pub mod pagemap;
 pub mod process;
 pub mod rights;
 pub mod seccomp;

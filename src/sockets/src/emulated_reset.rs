@@ -27,9 +27,7 @@ pub fn make(sock: &Socket) -> bool {
     keep_out(fd);
     let stands = !sys::has_error(fd);
     if stands {
-        // SAFETY: zeroes are a valid address of family AF_UNSPEC.
-        let nobody: libc::sockaddr = unsafe { core::mem::zeroed() };
-        let _ = sys::connect(fd, &nobody, size_of::<libc::sockaddr>());
+        dissolve(fd);
         let _ = sys::shutdown(fd, libc::SHUT_RDWR);
     }
     let_in(fd);
@@ -110,6 +108,29 @@ pub(crate) fn make_hard(sock: &Socket) {
     if !make(sock) {
         let_in(fd);
     }
+}
+
+/// Resets a connection of which bytes are missing for ever, whatever the program then sees of it:
+/// the peer must not take what follows for them.
+#[cold]
+pub(crate) fn cut(sock: &Socket) {
+    make_hard(sock);
+    let fd = sock.fd.load(Ordering::Relaxed);
+    if sock.reset_made.load(Ordering::SeqCst) || dissolve(fd) {
+        return;
+    }
+    // Some kernels refuse while a thread waits in the kernel's recv (Linux 6.4 and 6.5).
+    let _ = sys::shutdown(fd, libc::SHUT_RD);
+    if !dissolve(fd) {
+        let _ = sys::shutdown(fd, libc::SHUT_WR);
+    }
+}
+
+/// Dissolves the association: the kernel sends an RST. Returns whether it did.
+fn dissolve(fd: i32) -> bool {
+    // SAFETY: zeroes are a valid address of family AF_UNSPEC.
+    let nobody: libc::sockaddr = unsafe { core::mem::zeroed() };
+    sys::connect(fd, &nobody, size_of::<libc::sockaddr>()).is_ok()
 }
 
 /// Drops what TCP holds unread. An error stays on the socket.

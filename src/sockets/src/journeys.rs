@@ -11,8 +11,14 @@
     reason = "the program's part of a test"
 )]
 
+mod files;
 mod waits;
 
+use self::files::{
+    no_message_reads_past_a_span, pages_and_bytes_come_in_their_order,
+    pages_under_way_are_sent_again_by_tcp, what_the_peer_does_not_credit_keeps_no_file,
+    what_was_cut_under_way_resets_the_connection,
+};
 use crate::demote::{self, Which};
 use crate::io_wait::IoWait;
 use crate::socket::{self, Socket, State, role};
@@ -923,6 +929,11 @@ macro_rules! hosts {
         all!($over);
         tests! { $over =>
             a_lost_link_gives_its_streams_back_to_tcp
+            pages_and_bytes_come_in_their_order
+            pages_under_way_are_sent_again_by_tcp
+            what_was_cut_under_way_resets_the_connection
+            what_the_peer_does_not_credit_keeps_no_file
+            no_message_reads_past_a_span
         }
     };
 }

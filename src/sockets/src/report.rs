@@ -60,18 +60,20 @@ pub fn finished(sock: &Socket) {
     let written = writeln!(
         rest,
         "conn local={local} peer={peer} upgrades={} demotions={} \
-         tx_tcp={} tx_direct={} tx_indirect={} tx_file={} \
-         rx_tcp={} rx_direct={} rx_indirect={} rx_file={} reason={reason} reason_of={}",
+         tx_tcp={} tx_direct={} tx_indirect={} tx_file={} tx_pages={} \
+         rx_tcp={} rx_direct={} rx_indirect={} rx_file={} rx_pages={} reason={reason} reason_of={}",
         conn.upgrades(),
         conn.demotions(),
         conn.tx.bytes.tcp.load(),
         conn.tx.bytes.direct.load(),
         conn.tx.bytes.indirect.load(),
         conn.tx.bytes.file.load(),
+        conn.tx.bytes.pages.load(),
         conn.rx.bytes.tcp.load(),
         conn.rx.bytes.direct.load(),
         conn.rx.bytes.indirect.load(),
         conn.rx.bytes.file.load(),
+        conn.rx.bytes.pages.load(),
         if conn.is_reason_of_peer() {
             "peer"
         } else {

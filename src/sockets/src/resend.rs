@@ -18,11 +18,12 @@
 //! - An error of the socket is left to the program: a send here would take it.
 //! - Each byte sent is added to the half's count, since a later switch goes by offsets.
 
-use crate::carrier::{self, Before};
+use crate::carrier::{self, Before, Staged};
 use crate::socket::{Event, SETS, Socket, State};
-use crate::{after_tcp, jobs, leave, options, wake};
+use crate::{after_tcp, emulated_reset, jobs, leave, options, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
+use sluice_stats::Reason;
 
 /// Where a re-send stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,11 @@ pub fn now(sock: &'static Socket) -> Resent {
     }
     if sock.carrier().ends_by_record {
         match carrier::before_resend(sock) {
-            Before::Ready(from) => begin_resend(sock, from),
+            Before::Ready(from) => match begin_resend(sock, from) {
+                Staged::All => {}
+                Staged::Cut => return cut(sock),
+                Staged::Unknown => return Resent::Held,
+            },
             Before::Held => return Resent::Held,
             Before::Full => return Resent::NoRoom,
             Before::Over => return finish_resend(sock),
@@ -104,18 +109,36 @@ pub fn now(sock: &'static Socket) -> Resent {
     }
 }
 
+/// Bytes of a file were to be sent that has been cut since: what follows them must not be sent.
+#[cold]
+fn cut(sock: &'static Socket) -> Resent {
+    sock.conn().stays(Reason::FileCut);
+    emulated_reset::cut(sock);
+    sock.tx
+        .from
+        .store(sock.tx.at.load(Ordering::Relaxed), Ordering::Relaxed);
+    finish_resend(sock)
+}
+
 /// Between hosts: begins the re-send at `from`, and no longer counts these bytes as moved by the
-/// link. Does nothing if that was done before. Call under the tx lock.
-fn begin_resend(sock: &'static Socket, from: u64) {
-    if sock.begun.swap(true, Ordering::Relaxed) {
-        return;
+/// link. Does nothing if that was done before. Returns whether all of them are in the ring. Call
+/// under the tx lock.
+fn begin_resend(sock: &'static Socket, from: u64) -> Staged {
+    if sock.begun.load(Ordering::Relaxed) {
+        return Staged::All;
     }
+    let staged = carrier::stage_pages(sock, from);
+    if staged != Staged::All {
+        return staged;
+    }
+    sock.begun.store(true, Ordering::Relaxed);
     let at = sock.tx.at.load(Ordering::Relaxed);
     let linked = sock.tx.linked.load(Ordering::Relaxed);
     let again = at.saturating_sub(from);
     let linked = linked.saturating_sub(again);
     sock.tx.linked.store(linked, Ordering::Relaxed);
     sock.tx.from.store(from, Ordering::Relaxed);
+    Staged::All
 }
 
 /// Ends the re-send: from now on the kernel carries what this end writes. Call under the tx lock,

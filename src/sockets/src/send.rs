@@ -5,6 +5,7 @@
 //! go, then write, wait, or look again. The tx lock guards the fields of the tx half and the
 //! writer's word in the ring (`tail`); no thread sleeps with it.
 
+mod by_pages;
 mod file;
 pub(crate) mod job;
 

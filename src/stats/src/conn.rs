@@ -54,6 +54,8 @@ pub struct Bytes {
     pub indirect: Counter,
     /// Out of a file, through no buffer of the program (sendfile).
     pub file: Counter,
+    /// Out of a file's own pages, which the device reads: no processor copies them.
+    pub pages: Counter,
 }
 
 /// Counters of one direction. The holder of the direction's lock uses [`Counter::add`]; a waiter
@@ -95,6 +97,7 @@ impl Direction {
                 direct: Counter::new(),
                 indirect: Counter::new(),
                 file: Counter::new(),
+                pages: Counter::new(),
             },
             resent: Counter::new(),
             adverts_fresh: Counter::new(),
@@ -125,7 +128,7 @@ impl Direction {
     }
 
     /// The counters, in the order of the struct; the ring is a state, not a count.
-    fn counters(&self) -> [&Counter; 11] {
+    fn counters(&self) -> [&Counter; 12] {
         let Direction {
             bytes:
                 Bytes {
@@ -133,6 +136,7 @@ impl Direction {
                     direct,
                     indirect,
                     file,
+                    pages,
                 },
             resent,
             adverts_fresh,
@@ -149,6 +153,7 @@ impl Direction {
             direct,
             indirect,
             file,
+            pages,
             resent,
             adverts_fresh,
             adverts_stale,

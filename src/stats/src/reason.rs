@@ -461,6 +461,11 @@ reasons! {
         "other connections needed the memory of its ring",
         "Nothing to do: it comes back with a shorter ring. `sluice doctor` says how much memory \
          may be locked, and how to raise that.";
+    /// Bytes of a file that was made shorter, and that its pages stood for, could not be sent by
+    /// TCP.
+    FileCut = 127, "file-cut",
+        "a file was made shorter while sendfile had bytes of it under way, and the link ended",
+        "SLUICE_SENDFILE=copy takes the bytes when sendfile is called.";
     /// Both ends stand ready, and neither has written since; not counted.
     Met = 116, "met",
         "both ends have met: the next writes leave TCP",

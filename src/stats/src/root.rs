@@ -25,7 +25,7 @@ use syscalls::{Sysno, syscall};
 pub const MAGIC: [u8; 16] = *b"\x7fSluice.Stats\xd6\x1c\xa5";
 
 /// Version of the layout of everything that another process reads. [`Header`] itself never changes.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 3;
 
 /// Connections in one chunk.
 pub const CHUNK_LEN: usize = 256;

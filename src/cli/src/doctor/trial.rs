@@ -162,7 +162,9 @@ fn outcome(report: &str, port: &str) -> Option<Outcome> {
                 outcome.direct += count();
                 outcome.linked += count();
             }
-            "tx_indirect" | "rx_indirect" | "tx_file" | "rx_file" => outcome.linked += count(),
+            "tx_indirect" | "rx_indirect" | "tx_file" | "rx_file" | "tx_pages" => {
+                outcome.linked += count()
+            }
             "reason" => outcome.reason = Some(value.to_owned()),
             _ => {}
         }

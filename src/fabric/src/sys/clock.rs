@@ -12,6 +12,15 @@ pub fn now_ns() -> u64 {
         .wrapping_add(t.tv_nsec as u64)
 }
 
+/// CLOCK_REALTIME in seconds, as file systems note times: to a few milliseconds.
+#[must_use]
+pub fn seconds() -> i64 {
+    let mut t = timespec(0);
+    // SAFETY: as in `now_ns`.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut t) };
+    t.tv_sec
+}
+
 /// So many nanoseconds, as system calls take them.
 #[inline]
 #[must_use]

@@ -66,15 +66,21 @@ pub fn create(path: &core::ffi::CStr) -> Result<Fd, Errno> {
     sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600).map(|fd| Fd::own(fd as c_int))
 }
 
-/// Is `fd` a file of ordinary shared memory (`fstatfs(2)`)?
+/// The kind of file system that `fd` is on, by its magic number (`fstatfs(2)`).
+///
+/// # Errors
+/// The kernel's.
+pub fn file_system(fd: c_int) -> Result<i64, Errno> {
+    let mut fs = MaybeUninit::<libc::statfs>::zeroed();
+    sys!(fstatfs, fd, fs.as_mut_ptr())?;
+    // SAFETY: zeroed is a valid `statfs`, and the kernel has filled it.
+    Ok(unsafe { fs.assume_init() }.f_type)
+}
+
+/// Is `fd` a file of ordinary shared memory?
 #[must_use]
 pub fn is_tmpfs(fd: c_int) -> bool {
-    let mut fs = MaybeUninit::<libc::statfs>::zeroed();
-    if sys!(fstatfs, fd, fs.as_mut_ptr()).is_err() {
-        return false;
-    }
-    // SAFETY: zeroed is a valid `statfs`, and the kernel has filled it.
-    (unsafe { fs.assume_init() }).f_type == libc::TMPFS_MAGIC
+    file_system(fd) == Ok(libc::TMPFS_MAGIC)
 }
 
 /// `statx(2)` of a path below a directory, without a request to a file server; of a symbolic link

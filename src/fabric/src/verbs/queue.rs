@@ -232,6 +232,8 @@ pub struct Post {
     pub word: u32,
     /// Comes back in [`News::Done`], if that is asked for.
     pub mark: Option<u64>,
+    /// The device must read the bytes, however few: a processor that did could get SIGBUS.
+    pub by_device: bool,
 }
 
 /// Bytes for memory of the peer's, of which it is told otherwise.
@@ -470,7 +472,7 @@ impl Pair {
             request.wr.rdma.rkey = message.to.1;
             used += 1;
         };
-        let inline = if len <= self.inline && len > 0 {
+        let inline = if len <= self.inline && len > 0 && !message.by_device {
             ibv_send_flags::IBV_SEND_INLINE
         } else {
             0

@@ -542,6 +542,7 @@ impl Hosts {
             if let Some(left) = endpoint.tick(now) {
                 again(now + left);
             }
+            rest_pages(endpoint, now).into_iter().for_each(&mut again);
         }
         for up in &mut self.ups {
             feed(up, now).into_iter().for_each(&mut again);
@@ -595,6 +596,10 @@ impl Hosts {
                     }
                 }
                 Note::Meeting(meeting) => self.on_meeting(key, meeting),
+                Note::Pages => {
+                    endpoint.see_to_pages();
+                    return true;
+                }
                 Note::DirectQp(said) => self.on_direct_qp(key, said),
             }
         }
@@ -741,6 +746,19 @@ impl Hosts {
         self.expire_dials(now);
         self.dial_next();
     }
+}
+
+/// Drops pages of files that nobody uses. Returns when to look again.
+fn rest_pages(endpoint: &'static Endpoint, now: u64) -> Option<u64> {
+    let (look, old) = endpoint.rest_pages(now);
+    let Some((stream, [near, _])) = old.zip(endpoint.links()) else {
+        return look;
+    };
+    if let Some(sock) = socket::sock_of(near, u32::from(stream)) {
+        carrier::stage_old_pages(sock);
+    }
+    // There may be more, after all else.
+    Some(now)
 }
 
 /// Takes direct-only streams that starve back to TCP. Returns when to look again.

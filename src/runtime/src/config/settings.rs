@@ -1,6 +1,6 @@
 //! The list of settings: names, values, defaults and meanings.
 
-use super::{Config, Fault, Level, Mode, Upgrade};
+use super::{Config, Fault, Level, Mode, Sendfile, Upgrade};
 use crate::subnet::{self, Subnet};
 use std::ffi::CString;
 
@@ -144,6 +144,25 @@ pub const SETTINGS: &[Setting] = &[
             let least = |config: &Config| config.direct_min.unwrap_or(u32::MAX);
             least(new) >= least(old)
         },
+    },
+    Setting {
+        name: "SLUICE_SENDFILE",
+        values: "copy, register, pages or auto",
+        default: "auto",
+        meaning: "How sendfile to another host takes a file's bytes: copied into a ring, from its \
+                  own pages that are registered for each call (register) or stay registered \
+                  (pages), or by pages where that was measured to cost less than a copy.",
+        set: |value, config| {
+            config.sendfile = match value {
+                b"copy" => Sendfile::Copy,
+                b"register" => Sendfile::Register,
+                b"pages" => Sendfile::Pages,
+                b"auto" => Sendfile::Auto,
+                _ => return None,
+            };
+            Some(())
+        },
+        lessens: |_, new| new.sendfile == Sendfile::Copy,
     },
     Setting {
         name: "SLUICE_LOG",

@@ -27,6 +27,7 @@ mod link;
 mod record;
 mod record_rx;
 pub(crate) mod records;
+mod staging;
 
 pub use advance::{advance, lost};
 pub use advertised_buffer::{
@@ -35,6 +36,7 @@ pub use advertised_buffer::{
 pub use await_placement::await_placement;
 pub(crate) use cursors::tell_end;
 pub use handover::{await_return, finish, finish_reading, finish_within, release};
+pub(crate) use link::of;
 pub use link::{
     deliver, goes_direct, hides_tcp, is_far, is_held, is_switching, reads_link, wants_more,
 };
@@ -45,6 +47,7 @@ pub use record_rx::{has_input, hear_tcp, hears, records as records_removed, tcp_
 pub use records::demote as give_up;
 /// How many bytes a waiting recv must miss at least to lend its buffer.
 pub use sluice_transport::verbs::least as lends_from;
+pub use staging::{Staged, stage_old_pages, stage_pages};
 
 use crate::socket::Socket;
 use sluice_transport::Carrier;

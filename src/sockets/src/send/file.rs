@@ -1,5 +1,6 @@
 //! `sendfile` into a tracked socket.
 
+use super::by_pages::{self, Part, Sent};
 use super::job::Job;
 use super::{
     LARGE, PIECE, Room, call_by_tcp_ends, enter_kernel, finish, look, may_be_large, publish,
@@ -117,11 +118,11 @@ unsafe fn send_from(
         }
         match look(sock, total - job.done) {
             Room::Bytes(ring, at, n) => {
-                let read = read_into_ring(&mut job, &ring, at, n, file, position);
+                let moved = move_bytes(&mut job, (&ring, at, n), file, position, total);
                 drop(section);
-                match read {
-                    Ok(0) => return finish(sock, job.done),
-                    Ok(_) => {}
+                match moved {
+                    Ok(true) => {}
+                    Ok(false) => return finish(sock, job.done),
                     Err(e) => return job.partly(Error::Kernel(e)),
                 }
             }
@@ -155,6 +156,35 @@ unsafe fn send_from(
     }
 }
 
+/// Puts bytes of the file on the link: by its own pages if that can be, else at most `n` into the
+/// ring at `at`. Returns false at the end of the file. Call with the tx lock held.
+fn move_bytes(
+    job: &mut Job,
+    (ring, at, n): (&Ring, u64, usize),
+    file: c_int,
+    position: &mut Option<i64>,
+    total: usize,
+) -> Result<bool, sys::Errno> {
+    if let Some(place) = *position {
+        let part = Part {
+            file,
+            from: place as u64,
+            left: total - job.done,
+            at,
+        };
+        match by_pages::send(job.sock, part) {
+            Sent::Copy => {}
+            Sent::Sealed => return Ok(true),
+            Sent::Bytes(sent) => {
+                job.done += sent;
+                *position = Some(place + sent as i64);
+                return Ok(true);
+            }
+        }
+    }
+    read_into_ring(job, ring, at, n, file, position).map(|read| read != 0)
+}
+
 /// Reads at most `n` bytes of the file into the ring at `at`, and publishes them. Returns how many
 /// it has read; 0: the end of the file. Call with the tx lock held.
 fn read_into_ring(
@@ -170,6 +200,7 @@ fn read_into_ring(
         iov_len: len,
     });
     let used = if pieces[1].iov_len == 0 { 1 } else { 2 };
+    let begin = by_pages::wants_costs(job.sock).then(sys::now_ns);
     // SAFETY: `look` has reserved this space of the ring, which the reader does not read before the
     // tail moves.
     let read = unsafe { sys::readv(file, pieces.get(..used).unwrap_or_default(), *position) }?;
@@ -179,6 +210,15 @@ fn read_into_ring(
     if publish(job.sock, at, read) {
         job.sock.conn().tx.bytes.file.add(read as u64);
         job.done += read;
+        if let (Some(begin), Some(from)) = (begin, *position) {
+            let part = Part {
+                file,
+                from: from as u64,
+                left: read,
+                at,
+            };
+            by_pages::has_copied(job.sock, part, read, begin);
+        }
         *position = position.map(|p| p + read as i64);
     } else if position.is_none() {
         // Not published: the kernel will read these bytes again, so the file's own position goes

@@ -187,10 +187,13 @@ pub(super) fn progress() -> Option<u64> {
     for up in ups().iter_mut() {
         for (i, end) in up.ends.iter().enumerate() {
             while let Some(note) = end.endpoint.note() {
-                if let Note::Stream(index) = note
-                    && let Some(sock) = socket::sock_of(end.near, u32::from(index))
-                {
-                    carrier::advance(sock);
+                match note {
+                    Note::Stream(index) => {
+                        let sock = socket::sock_of(end.near, u32::from(index));
+                        sock.into_iter().for_each(carrier::advance);
+                    }
+                    Note::Pages => end.endpoint.see_to_pages(),
+                    _ => {}
                 }
             }
             end.endpoint.watch(false);

@@ -151,6 +151,7 @@ impl Flow {
         if most == 0 || most < self.direct_min && !fills && self.mode != Mode::Direct {
             return None;
         }
+        let most = self.to_edge(from, u64::from(most)) as u32;
         let (advert, len) = self.sender.on_send_direct(most)?;
         self.run.get_or_insert(Run {
             id: advert.id,

@@ -28,6 +28,10 @@ pub(super) struct Flow {
     pub direct_min: u32,
     /// Bytes in the staging ring so far.
     pub tail: Seq,
+    /// Where bytes begin that lie elsewhere than those before: see [`Pump::on_edge`].
+    ///
+    /// [`Pump::on_edge`]: super::Pump::on_edge
+    pub edges: VecDeque<Seq>,
     /// Of these completed.
     pub completed: Seq,
     /// Of these, in the peer's ring but for what its device may still lose: see
@@ -203,10 +207,18 @@ impl Flow {
         }
     }
 
-    /// Of so many bytes at `from` what lies together in both rings, and fits in a message.
+    /// Of so many bytes at `from` those before the next edge.
+    pub fn to_edge(&self, from: Seq, waiting: u64) -> u64 {
+        let next = self.edges.partition_point(|edge| *edge <= from);
+        let edge = self.edges.get(next);
+        edge.and_then(|edge| edge.since(from))
+            .map_or(waiting, |len| waiting.min(len))
+    }
+
+    /// Of so many bytes at `from` what lies together at both ends, and fits in a message.
     pub fn piece(&self, from: Seq, waiting: u64, message_len: u32) -> u32 {
         let to_end = |len: u32| u64::from(len) - from.value() % u64::from(len);
-        waiting
+        self.to_edge(from, waiting)
             .min(to_end(self.staging_len))
             .min(to_end(self.lent.len))
             .min(u64::from(message_len)) as u32

@@ -177,6 +177,7 @@ impl Pump {
             mode,
             direct_min,
             tail: Seq::START,
+            edges: VecDeque::new(),
             completed: Seq::START,
             given: Seq::START,
             fenced: Seq::START,
@@ -461,6 +462,20 @@ impl Pump {
     /// Whether the connection is to be reset, and why; once.
     pub fn reset(&mut self, stream: u16) -> Option<Reason> {
         self.flow(stream)?.reset.take()
+    }
+
+    /// The stream's bytes from `at` on, which are not there yet, will lie elsewhere than those
+    /// before: no message takes bytes of both.
+    pub fn on_edge(&mut self, stream: u16, at: Seq) {
+        let kept = self.kept(stream);
+        if let Some(flow) = self.flow(stream) {
+            while flow.edges.front().is_some_and(|edge| *edge <= kept) {
+                flow.edges.pop_front();
+            }
+            if flow.edges.back() != Some(&at) {
+                flow.edges.push_back(at);
+            }
+        }
     }
 
     /// The program has put bytes into the staging ring: all before `tail` are there.

@@ -16,6 +16,8 @@ struct End {
     written: Vec<u64>,
     read: Vec<u64>,
     readable: Vec<u64>,
+    /// Where bytes begin that lie elsewhere, by stream.
+    edges: Vec<Vec<u64>>,
     slots: Vec<[u8; CONTROL_LEN]>,
     receives: usize,
     done: usize,
@@ -64,6 +66,7 @@ impl World {
                 written: none(),
                 read: none(),
                 readable: none(),
+                edges: vec![Vec::new(); usize::from(STREAMS)],
                 slots: vec![[0; CONTROL_LEN]; usize::from(ours)],
                 receives: usize::from(ours),
                 done: 0,
@@ -99,6 +102,9 @@ impl World {
                     to: (place, key),
                 } => {
                     assert_eq!(key, KEY);
+                    let range = from.value() + 1..from.value() + u64::from(len);
+                    let mut edges = end.edges[usize::from(stream)].iter();
+                    assert!(!edges.any(|edge| range.contains(edge)), "{range:?}");
                     let at = (from.value() % STAGING) as usize;
                     let bytes = end.staging[usize::from(stream)][at..][..len as usize].to_vec();
                     let to = To::Ring(place);
@@ -158,6 +164,11 @@ impl World {
         let end = &mut self.ends[me];
         let s = usize::from(stream);
         let room = STAGING - (end.written[s] - end.pump.kept(stream).value());
+        if len.is_multiple_of(3) {
+            let at = end.written[s];
+            end.pump.on_edge(stream, Seq::new(at));
+            end.edges[s].push(at);
+        }
         for _ in 0..len.min(room) {
             let at = end.written[s];
             end.staging[s][(at % STAGING) as usize] = byte(stream, me, at);

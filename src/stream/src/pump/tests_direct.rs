@@ -34,6 +34,8 @@ struct Buffer {
 struct Stream {
     staging: Vec<u8>,
     ring: Vec<u8>,
+    /// Where bytes begin that lie elsewhere than those before.
+    edges: Vec<u64>,
     written: u64,
     read: u64,
     lent: Option<usize>,
@@ -163,6 +165,8 @@ impl World {
                 let s = &end.streams[usize::from(stream)];
                 let all = from.value()..from.value() + u64::from(len);
                 assert!(all.end <= s.written);
+                let mut inside = s.edges.iter().filter(|edge| **edge != all.start);
+                assert!(!inside.any(|edge| all.contains(edge)), "{all:?}");
                 all.map(|at| s.staging[(at % STAGING) as usize]).collect()
             };
             let way = match what {
@@ -307,6 +311,10 @@ impl World {
             return;
         }
         let kept = s.tcp.unwrap_or(end.pump.kept(stream).value());
+        if len.is_multiple_of(3) {
+            end.pump.on_edge(stream, Seq::new(s.written));
+            s.edges.push(s.written);
+        }
         for _ in 0..len.min(STAGING - (s.written - kept)) {
             let at = s.written;
             s.staging[(at % STAGING) as usize] = byte(stream, me, at);

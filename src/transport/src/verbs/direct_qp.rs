@@ -76,9 +76,14 @@ impl EndpointState {
         let at = from.value() & u64::from(place.staging_len - 1);
         let first = u64::from(len).min(u64::from(place.staging_len) - at) as u32;
         let base = place.staging.at.cast_const();
+        let staged = [(base.wrapping_add(at as usize), first), (base, len - first)];
+        let (from, key) = match self.pages.place(stream, from.value()) {
+            Some((address, key)) => ([(address, len), (base, 0)], key),
+            None => (staged, place.staging.local_key),
+        };
         let shot = Shot {
-            from: [(base.wrapping_add(at as usize), first), (base, len - first)],
-            key: place.staging.local_key,
+            from,
+            key,
             to,
             read: self.proof(),
             mark: 1,
@@ -176,11 +181,10 @@ impl Endpoint {
             let mut share = inner.share.beside()?;
             let pair = share.pair(&id, &inner.domain, SHAPE)?;
             share.enter(pair.number(), self)?;
-            (
-                inner.direct_qps.shots,
-                inner.direct_qps.landed,
-                inner.direct_qps.looked,
-            ) = (0, 0, (0, 0));
+            // What the last one had under way is over.
+            let shots = inner.direct_qps.shots;
+            inner.direct_qps.landed = shots;
+            inner.direct_qps.looked = (shots, shots);
             inner.direct_qps.direct_qp = Some(DirectQp {
                 pair,
                 id,

@@ -18,6 +18,7 @@ use super::direct_qp::DirectQps;
 use super::endpoint_state::EndpointState;
 use super::memory::Slabs;
 use super::pace::Written;
+use super::pages::Pages;
 use super::queue::{Interest, Queue, Share};
 use super::terms::{BATCH, FENCE, RECEIVES, SENDS, SHAPE, TICK_NS};
 use super::users;
@@ -34,6 +35,7 @@ use sluice_runtime::config::{Level, log};
 use sluice_stream::pump::{Came, Pump, Terms};
 use sluice_stream::{Mode, Seq};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Greatest length of a message: longer ones are not faster, and delay the messages after them.
 const MESSAGE_LEN: u32 = 256 << 10;
@@ -106,8 +108,9 @@ impl Endpoint {
             share,
             endpoint: self,
             slabs: Slabs::default(),
+            pages: Pages::default(),
             control,
-            domain,
+            domain: Arc::new(domain),
             pump: Pump::new(terms).map_err(|_| libc::EINVAL)?,
             complete: 0,
             lent: Vec::new(),
@@ -528,6 +531,7 @@ impl Endpoint {
                 inner.marked += 1;
                 inner.complete += mark;
                 inner.slabs.completed(inner.complete);
+                inner.end_pages();
                 // The streams are looked at after the call; at most one for each message.
                 let mut done = [u16::MAX; SENDS as usize];
                 let mut n = 0;
@@ -636,6 +640,7 @@ impl Endpoint {
                 }
             }
             place.head = to;
+            inner.release_pages(stream, to);
             fence(Ordering::SeqCst);
             wake_writers(near, out, stream);
         }

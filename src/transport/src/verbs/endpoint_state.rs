@@ -5,6 +5,7 @@ use super::direct_qp::DirectQps;
 use super::endpoint::Endpoint;
 use super::memory::{self, Place, Slabs, Use};
 use super::pace::{ReaderPace, WriterPace};
+use super::pages::{Pages, Until};
 use super::queue::Share;
 use super::terms::{BATCH, FENCE, Hello, Lost, Note, TICK_NS, TICKS};
 use core::ptr;
@@ -16,6 +17,7 @@ use sluice_fabric::verbs::queue::{Pair, Post, Proof, Shot};
 use sluice_stream::pump::{Lent, Message, Pump, What};
 use sluice_stream::wire::{Berth, CONTROL_LEN};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Messages, and bytes, of which only the last work request is signaled (asks for a completion).
 const MARK_MESSAGES: usize = 16;
@@ -82,8 +84,10 @@ pub struct EndpointState {
     pub(crate) share: Share,
     pub(crate) endpoint: &'static Endpoint,
     pub(crate) slabs: Slabs,
+    pub(crate) pages: Pages,
     pub(crate) control: ControlMemory,
-    pub(crate) domain: Domain,
+    /// Shared with the control thread while it registers outside the lock.
+    pub(crate) domain: Arc<Domain>,
     /// Plays the far side of the streams' rings.
     pub pump: Pump,
     /// Messages that are complete.
@@ -158,7 +162,42 @@ impl EndpointState {
         };
         give_back(&mut self.lent);
         give_back(&mut self.staging);
+        let until = self.until(messages[1]);
+        self.pages.give_back(stream, until);
+        self.end_pages();
         self.reserved.get_mut(usize::from(stream)).map(Option::take);
+    }
+
+    /// Messages up to this one, and all direct transfers so far.
+    fn until(&self, messages: u64) -> Until {
+        Until {
+            messages,
+            transfers: self.direct_qps.shots,
+        }
+    }
+
+    /// The stream's bytes before `to` are completed and credited, or were moved elsewhere.
+    pub(crate) fn release_pages(&mut self, stream: u16, to: u64) {
+        let posted = self.complete + self.pump.outstanding() as u64;
+        let until = self.until(posted);
+        self.pages.release(stream, to, until);
+        self.end_pages();
+    }
+
+    /// Messages or transfers are complete: windows may go.
+    pub(crate) fn end_pages(&mut self) {
+        let transfers = if self.pump.direct_outstanding() == 0 {
+            u64::MAX
+        } else {
+            self.direct_qps.landed
+        };
+        let done = Until {
+            messages: self.complete,
+            transfers,
+        };
+        if self.pages.completed(done) {
+            self.notes.push_back(Note::Pages);
+        }
     }
 
     /// If all that the stream's record waited for has come, the control thread must write it.
@@ -203,6 +242,7 @@ impl EndpointState {
             to: (0, 0),
             word: 0,
             mark: None,
+            by_device: false,
         };
         loop {
             let mut batch = [nothing; BATCH];
@@ -261,7 +301,7 @@ impl EndpointState {
     }
 
     pub(crate) fn describe(&mut self, Message { what, word, weight }: Message) -> Post {
-        let mut probe = false;
+        let (mut probe, mut by_device) = (false, false);
         let (from, to) = match what {
             What::Bytes {
                 stream,
@@ -269,12 +309,9 @@ impl EndpointState {
                 len,
                 to,
             } => {
-                let place = self.places.get(usize::from(stream)).copied().flatten();
-                let at = place.map_or(ptr::null(), |place| {
-                    let at = from.value() & u64::from(place.staging_len - 1);
-                    place.staging.at.cast_const().wrapping_add(at as usize)
-                });
-                let key = place.map_or(0, |place| place.staging.local_key);
+                let in_file = self.pages.place(stream, from.value());
+                by_device = in_file.is_some();
+                let (at, key) = in_file.unwrap_or_else(|| self.staged(stream, from.value()));
                 ((at, len, key), to)
             }
             What::Control { slot, bytes } => {
@@ -310,6 +347,17 @@ impl EndpointState {
             to,
             word,
             mark,
+            by_device,
         }
+    }
+
+    /// The place of a stream's byte in its staging ring, and the local key.
+    fn staged(&self, stream: u16, at: u64) -> (*const u8, u32) {
+        let place = self.places.get(usize::from(stream)).copied().flatten();
+        place.map_or((ptr::null(), 0), |place| {
+            let at = at & u64::from(place.staging_len - 1);
+            let address = place.staging.at.cast_const().wrapping_add(at as usize);
+            (address, place.staging.local_key)
+        })
     }
 }

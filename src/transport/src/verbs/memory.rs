@@ -142,7 +142,33 @@ impl Share {
         }
         Ok(share)
     }
+
+    /// As [`take`](Self::take), for pages of a file, which leave a quarter of the budget to rings.
+    ///
+    /// # Errors
+    /// ENOMEM: that would be too much.
+    pub fn take_for_file(len: usize) -> Result<FileShare, Errno> {
+        let share = Self::take(len)?;
+        if REGISTERED.load(Ordering::Relaxed) > budget() / 4 * 3 {
+            return Err(libc::ENOMEM);
+        }
+        FILES.fetch_add(share.0, Ordering::Relaxed);
+        Ok(FileShare(share))
+    }
 }
+
+/// A share for pages of a file.
+#[derive(Debug)]
+pub struct FileShare(Share);
+
+impl Drop for FileShare {
+    fn drop(&mut self) {
+        FILES.fetch_sub(self.0.0, Ordering::Relaxed);
+    }
+}
+
+/// Pages of files that all links of this process have registered, in bytes.
+static FILES: AtomicU64 = AtomicU64::new(0);
 
 impl Drop for Share {
     fn drop(&mut self) {
@@ -268,11 +294,10 @@ impl Slabs {
 
     /// Deregisters slabs without a ring or an incomplete message, all but [`SPARE`].
     pub fn trim(&mut self, complete: u64) {
-        let spare = if REGISTERED.load(Ordering::Relaxed) < budget() / 2 {
-            SPARE
-        } else {
-            0
-        };
+        let rings = REGISTERED
+            .load(Ordering::Relaxed)
+            .saturating_sub(FILES.load(Ordering::Relaxed));
+        let spare = if rings < budget() / 2 { SPARE } else { 0 };
         let mut more = self.all.iter().filter(|slab| slab.rings == 0).count();
         self.all.retain(|slab| {
             let goes = more > spare && slab.rings == 0 && slab.until <= complete;

@@ -61,6 +61,7 @@ impl Endpoint {
 
     /// Deregisters memory that no stream uses.
     pub fn trim(&self) {
+        self.drop_pages();
         self.inside(|inner| inner.slabs.trim(inner.complete));
     }
 
@@ -206,6 +207,7 @@ impl Endpoint {
                 *place = None;
             }
             free = inner.pump.close(stream) || inner.lost.is_some();
+            inner.release_pages(stream, u64::MAX);
             Ok(())
         });
         let by_both = if free { ", as its peer has" } else { "" };

@@ -64,6 +64,8 @@ pub enum Note {
     RingShort(u16),
     /// TCP was faster than this stream is.
     Slower(u16),
+    /// Pages of a file are to be registered, or are used no more.
+    Pages,
     /// A queue pair for direct transfers was lost, or one end wants one.
     DirectQp(Option<DirectQp>),
 }

@@ -9,6 +9,7 @@ mod common;
 
 use common::{LEN, Scratch, assert_refused, exchange, sluice, text, under_sluice};
 use serde_json::Value;
+use sluice_stats::TRACE_LAYOUT;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -255,9 +256,9 @@ fn what_is_no_trace_is_refused_in_words() {
     let version = env!("CARGO_PKG_VERSION");
     refused(
         &[shown],
-        &format!("{shown}: has layout 99, and this tool ({version}) reads layout 1"),
+        &format!("{shown}: has layout 99, and this tool ({version}) reads layout {TRACE_LAYOUT}"),
     );
-    bytes.splice(16..20, 1_u32.to_ne_bytes());
+    bytes.splice(16..20, TRACE_LAYOUT.to_ne_bytes());
     std::fs::write(&path, &bytes).unwrap();
     refused(&[shown], &format!("{shown}: is cut off"));
     // A line for each of several.

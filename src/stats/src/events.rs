@@ -28,7 +28,7 @@ pub const TRACED: usize = 1 << 16;
 pub const TRACE_MAGIC: [u8; 16] = *b"\x7fSluice.Trace\xd6\x1c\xa5";
 
 /// Version of the layout of a file.
-pub const TRACE_LAYOUT: u32 = 1;
+pub const TRACE_LAYOUT: u32 = 2;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $code:literal;)+) => {
@@ -89,20 +89,22 @@ kinds! {
     SentRing = 34, "sent-ring";
     /// The same, out of a file.
     SentFile = 35, "sent-file";
+    /// The same, from the file's own pages.
+    SentPages = 36, "sent-pages";
     /// Bytes sent again on TCP.
-    Resent = 36, "resent";
+    Resent = 37, "resent";
     /// The reader's ADVERT was used.
-    AdvertUsed = 37, "advert-used";
+    AdvertUsed = 38, "advert-used";
     /// The reader's ADVERT came too late.
-    AdvertStale = 38, "advert-stale";
+    AdvertStale = 39, "advert-stale";
     /// The reader had taken its ADVERT back.
-    AdvertGone = 39, "advert-gone";
+    AdvertGone = 40, "advert-gone";
     /// A wait to send ended while it was spinning.
-    SendSpun = 40, "send-spun";
+    SendSpun = 41, "send-spun";
     /// A wait to send has slept.
-    SendSlept = 41, "send-slept";
+    SendSlept = 42, "send-slept";
     /// The reader was woken.
-    WokeReader = 42, "woke-reader";
+    WokeReader = 43, "woke-reader";
     /// Bytes handed to the program, from TCP.
     GotTcp = 64, "got-tcp";
     /// The same, straight into its buffer.
@@ -111,20 +113,22 @@ kinds! {
     GotRing = 66, "got-ring";
     /// The same, out of a file.
     GotFile = 67, "got-file";
+    /// The same, from a file's own pages.
+    GotPages = 68, "got-pages";
     /// Bytes that the writer sent again.
-    GotResent = 68, "got-resent";
+    GotResent = 69, "got-resent";
     /// An ADVERT of ours was used.
-    OwnAdvertUsed = 69, "own-advert-used";
+    OwnAdvertUsed = 70, "own-advert-used";
     /// An ADVERT of ours came too late.
-    OwnAdvertStale = 70, "own-advert-stale";
+    OwnAdvertStale = 71, "own-advert-stale";
     /// An ADVERT of ours was taken back.
-    OwnAdvertRevoked = 71, "own-advert-revoked";
+    OwnAdvertRevoked = 72, "own-advert-revoked";
     /// A wait for bytes ended while it was spinning.
-    ReceiveSpun = 72, "receive-spun";
+    ReceiveSpun = 73, "receive-spun";
     /// A wait for bytes has slept.
-    ReceiveSlept = 73, "receive-slept";
+    ReceiveSlept = 74, "receive-slept";
     /// The writer was woken.
-    WokeWriter = 74, "woke-writer";
+    WokeWriter = 75, "woke-writer";
 }
 
 impl Kind {

@@ -446,6 +446,87 @@ static void splice_proxy_client(int fd)
     T(finish(t));
 }
 
+/* A file that nobody changes, by splice through a pipe: this program's own. */
+static int own_file(void)
+{
+    int file = open("/proc/self/exe", O_RDONLY);
+    if (file < 0)
+        die("open");
+    return file;
+}
+
+enum { PART = 60000 };
+
+static void pipe_to(int pipe, int fd, size_t n, unsigned flags)
+{
+    for (ssize_t r; n; n -= r) {
+        while ((r = splice(pipe, NULL, fd, NULL, n, flags)) < 0 && errno == EAGAIN)
+            poll(&(struct pollfd){fd, POLLOUT, 0}, 1, -1);
+        if (r <= 0)
+            die("splice");
+    }
+}
+
+static void splice_file_server(int fd)
+{
+    int p[2], file = own_file();
+    loff_t off = 100;
+    signal(SIGPIPE, SIG_IGN);
+    T(pipe(p));
+    for (int i = 0; i < 30; i++) {
+        unsigned flags = i % 3 ? SPLICE_F_MOVE : SPLICE_F_NONBLOCK;
+        set_nonblock(fd, i & 1);
+        T(splice(file, &off, p[1], NULL, PART, 0));
+        pipe_to(p[0], fd, PART, flags);
+        off -= PART / 2;
+    }
+    set_nonblock(fd, 0);
+    say("offset %ld", (long)off);
+    /* by the file's own position, twice into the pipe, and out of it in other pieces */
+    lseek(file, 5000, SEEK_SET);
+    T(splice(file, NULL, p[1], NULL, 20000, 0));
+    T(splice(file, NULL, p[1], NULL, 10000, 0));
+    pipe_to(p[0], fd, 25000, 0);
+    T(splice(file, NULL, p[1], NULL, 10000, 0));
+    pipe_to(p[0], fd, 15000, 0);
+    T(splice(p[0], NULL, fd, NULL, 1, SPLICE_F_NONBLOCK));
+    /* another reader has taken some */
+    T(splice(file, NULL, p[1], NULL, 9000, 0));
+    T(read(p[0], buf, 4000));
+    pipe_to(p[0], fd, 5000, 0);
+    /* as many others in its place */
+    T(splice(file, NULL, p[1], NULL, 3000, 0));
+    T(read(p[0], buf, 3000));
+    T(put(p[1], 6, 1000));
+    pipe_to(p[0], fd, 1000, 0);
+    T(put(fd, 7, 100));
+    meet();
+    T(shutdown(fd, SHUT_WR));
+    T(splice(file, NULL, p[1], NULL, 100, 0));
+    T(splice(p[0], NULL, fd, NULL, 100, 0));
+}
+
+static void get_part(int fd, int file, off_t off, size_t n)
+{
+    static char was[PART];
+    if (recv(fd, buf, n, MSG_WAITALL) != (ssize_t)n || pread(file, was, n, off) != (ssize_t)n)
+        die("part");
+    say("part of %zu %s", n, memcmp(buf, was, n) ? "differs" : "is right");
+}
+
+static void splice_file_client(int fd)
+{
+    int file = own_file();
+    for (int i = 0; i < 30; i++)
+        get_part(fd, file, 100 + i * (PART / 2), PART);
+    get_part(fd, file, 5000, 40000);
+    get_part(fd, file, 5000 + 44000, 5000);
+    T(get(fd, 6, 1000));
+    T(get(fd, 7, 100));
+    meet();
+    T(recv(fd, buf, 10, 0));
+}
+
 const struct body file_bodies[] = {
     TWO("sendfile", whole_server, whole_client, .flags = NB),
     TWO("sendfile_errors", errors_server, errors_client),
@@ -456,6 +537,7 @@ const struct body file_bodies[] = {
     TWO("sendfile_other_files", other_files_server, other_files_client),
     TWO("sendfile_responses", responses_server, responses_client),
     TWO("splice", splice_server, splice_client),
+    TWO("splice_file", splice_file_server, splice_file_client),
     TWO("splice_pending", splice_pending_server, splice_pending_client),
     TWO("splice_unblocked", splice_unblocked_server, splice_unblocked_client, .limit = 20),
     TWO("splice_proxy", splice_proxy_server, splice_proxy_client),

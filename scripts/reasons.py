@@ -171,6 +171,7 @@ ELSEWHERE = {
     "off": "of a process, not of a connection",
     "far": "a link that is slower than TCP, over a long path: scripts/guest/distance",
     "path": "a ring that is too short for its path: scripts/guest/distance",
+    "file-cut": "a file that is cut while its pages are under way: scripts/guest/pages",
     "makes-room": "many connections and little memory: scripts/guest/memlock",
     "too-many-names": "64 searches within 2 ms: a unit test of the engine",
 }

@@ -571,6 +571,23 @@ pub unsafe fn sendfile(
     sys!(sendfile, to, from, offset, count)
 }
 
+/// `splice(2)` from a pipe, of at most `len` bytes, without waiting for the pipe. Only for a
+/// process without a filter.
+///
+/// # Errors
+/// The kernel's.
+pub fn splice(pipe: c_int, to: c_int, len: usize) -> Result<usize, Errno> {
+    sys!(splice, pipe, 0, to, 0, len, libc::SPLICE_F_NONBLOCK)
+}
+
+/// `lseek(2)`: the file's position after it. Only for a process without a filter.
+///
+/// # Errors
+/// The kernel's.
+pub fn seek(fd: c_int, offset: i64, whence: c_int) -> Result<i64, Errno> {
+    sys!(lseek, fd, offset, whence).map(|at| at as i64)
+}
+
 /// Can the word of 64 bits at this address be read? Asked by a call that reads it, and then refuses
 /// what it was to do.
 #[must_use]

@@ -8,6 +8,7 @@
 mod by_pages;
 mod file;
 pub(crate) mod job;
+pub mod splice;
 
 pub use file::sendfile;
 

@@ -50,12 +50,14 @@ pub(super) enum Sent {
     Copy,
 }
 
-/// Publishes bytes of a file without copying them.
+/// Returns whether bytes of files may go by pages.
+pub(super) fn may_be(sock: &Socket) -> bool {
+    config().sendfile != Sendfile::Copy && sock.carrier().is_driven
+}
+
+/// Publishes bytes of a file without copying them, if they [may be](may_be).
 pub(super) fn send(sock: &'static Socket, part: Part) -> Sent {
     let way = config().sendfile;
-    if way == Sendfile::Copy || !sock.carrier().is_driven {
-        return Sent::Copy;
-    }
     let begin = (way == Sendfile::Auto).then(sys::now_ns);
     let pays = |len: &usize| *len >= LEAST && (way != Sendfile::Auto || costs::pay(*len));
     let Some(len) = length(sock, &part).filter(pays) else {

@@ -11,9 +11,10 @@ use crate::verdict::{Error, Pass, Verdict};
 use crate::{after_tcp, carrier, direct, give_up, prefix, trigger};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, off64_t};
+use sluice_fabric::lock::Section;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sys::{self, Ran};
-use sluice_runtime::{caller, iov};
+use sluice_runtime::{caller, iov, seccomp};
 use sluice_stats::Reason;
 
 /// `sendfile` into a tracked socket: the file is read straight into the ring.
@@ -61,8 +62,16 @@ pub unsafe fn sendfile(
     if is_large {
         trigger::before_large(sock, total);
     }
-    // SAFETY: `fd` and `file` are the caller's numbers, and `position` is this frame's.
-    let verdict = unsafe { send_from(sock, fd, file, &mut position, total, is_large, ran) };
+    let mut sends = Sends {
+        job: job(sock, fd, 0, ran),
+        file,
+        position,
+        total,
+        is_large,
+        is_splice: false,
+    };
+    let verdict = sends.all();
+    let position = sends.position;
     if let Some(position) = position {
         if caller::cannot_write(offset as usize, size_of::<off64_t>()) {
             return Verdict::Failed(Error::BadAddress);
@@ -73,183 +82,244 @@ pub unsafe fn sendfile(
     verdict
 }
 
-/// Sends `total` bytes of the file from `position` on, or from the file's own position if `None`.
-/// `ran`: count of handlers that had run when the call began.
-unsafe fn send_from(
+/// For `splice`: sends `len` bytes of a file from `from` on. The caller's own `splice` does it if
+/// TCP takes them.
+pub(super) fn send(
     sock: &'static Socket,
     fd: c_int,
     file: c_int,
-    position: &mut Option<i64>,
-    total: usize,
-    is_large: bool,
-    ran: Ran,
+    (from, len): (u64, usize),
+    flags: c_int,
 ) -> Verdict {
-    let mut job = Job {
+    if sock.tx.state() == State::Plain
+        && let Some(pass) = enter_kernel(sock)
+    {
+        return Verdict::Pass(pass);
+    }
+    let mut sends = Sends {
+        job: job(sock, fd, flags, Ran::now()),
+        file,
+        position: Some(from as i64),
+        total: len,
+        is_large: false,
+        is_splice: true,
+    };
+    sends.all()
+}
+
+/// A call that begins. `ran`: count of handlers that had run then.
+fn job(sock: &'static Socket, fd: c_int, flags: c_int, ran: Ran) -> Job {
+    Job {
         sock,
         fd,
-        flags: 0,
+        flags,
         ran,
         done: 0,
         deadline: None,
         patience: None,
         known: None,
         waited: false,
-    };
-    let mut patience = trigger::Patience::default();
-    loop {
-        if job.done == total {
-            carrier::await_placement(sock, || !job.is_nonblocking());
-            return finish(sock, job.done);
+    }
+}
+
+/// A file's bytes on their way.
+struct Sends {
+    job: Job,
+    file: c_int,
+    /// `None`: the file's own position.
+    position: Option<i64>,
+    total: usize,
+    is_large: bool,
+    /// The program has called `splice`, and the bytes are in a pipe, too.
+    is_splice: bool,
+}
+
+impl Sends {
+    fn all(&mut self) -> Verdict {
+        let sock = self.job.sock;
+        let mut patience = trigger::Patience::default();
+        loop {
+            if self.job.done == self.total {
+                carrier::await_placement(sock, || !self.job.is_nonblocking());
+                return finish(sock, self.total);
+            }
+            let Ok(section) = sock.tx.lock.enter() else {
+                return self.job.partly(Error::WouldBlock);
+            };
+            if self.job.is_lost() {
+                drop(section);
+                return self.job.lost();
+            }
+            if let Some(verdict) = self.go_on(section, &mut patience) {
+                return verdict;
+            }
         }
-        let Ok(mut section) = sock.tx.lock.enter() else {
-            return job.partly(Error::WouldBlock);
-        };
-        if job.is_lost() {
-            drop(section);
-            return job.lost();
-        }
+    }
+
+    /// A step, called with the tx lock held, which it releases: the call's answer, or `None` to
+    /// look again.
+    fn go_on(
+        &mut self,
+        mut section: Section<'static>,
+        patience: &mut trigger::Patience,
+    ) -> Option<Verdict> {
+        let sock = self.job.sock;
         if sock.tx.gate.load(Ordering::Relaxed) == 0 && sock.tx.state() == State::Link {
-            section = match direct::make_way(section, &mut job) {
+            section = match direct::make_way(section, &mut self.job) {
                 Ok(held) => held,
-                Err(Waited::News) => return job.lost(),
-                Err(Waited::Interrupted) => return job.partly(Error::Interrupted),
-                Err(_) => return job.partly(Error::WouldBlock),
+                Err(Waited::News) => return Some(self.job.lost()),
+                Err(Waited::Interrupted) => return Some(self.job.partly(Error::Interrupted)),
+                Err(_) => return Some(self.job.partly(Error::WouldBlock)),
             };
         }
-        match look(sock, total - job.done) {
+        let left = self.total - self.job.done;
+        match look(sock, left) {
             Room::Bytes(ring, at, n) => {
-                let moved = move_bytes(&mut job, (&ring, at, n), file, position, total);
+                let moved = self.onto_link(&ring, at, n);
                 drop(section);
                 match moved {
-                    Ok(true) => {}
-                    Ok(false) => return finish(sock, job.done),
-                    Err(e) => return job.partly(Error::Kernel(e)),
+                    Ok(true) => None,
+                    Ok(false) => Some(finish(sock, self.job.done)),
+                    Err(e) => Some(self.job.partly(Error::Kernel(e))),
                 }
             }
             Room::Kernel => {
                 after_tcp::acts_on(sock);
-                if job.is_interrupted() {
+                if self.job.is_interrupted() {
                     drop(section);
-                    return job.partly(Error::Interrupted);
+                    return Some(self.job.partly(Error::Interrupted));
+                }
+                if self.is_splice && self.job.done != 0 {
+                    drop(section);
+                    return Some(finish(sock, self.job.done));
                 }
                 sock.tx.call_begins();
                 drop(section);
-                let left = total - job.done;
+                if self.is_splice {
+                    return Some(Verdict::Pass(Pass::tx(sock)));
+                }
+                let is_large = self.is_large;
                 let piece = if is_large { left.min(PIECE) } else { left };
-                // SAFETY: `position` points to the offset where the ring's part ended, in
-                // `sendfile`'s frame. The call was counted above, under the lock.
-                let sent = unsafe { rest_by_sendfile(&mut job, file, position, piece) };
-                match sent {
+                match self.rest_by_sendfile(piece) {
                     // A short count is the end of the file, a full buffer or a signal: the call
                     // ends.
-                    Ok(n) if is_large && n == piece => trigger::amid(sock, &mut patience),
-                    Err(error) if job.done == 0 => return Verdict::Failed(error),
-                    _ => return finish(sock, job.done),
+                    Ok(n) if is_large && n == piece => {
+                        trigger::amid(sock, patience);
+                        None
+                    }
+                    Err(error) if self.job.done == 0 => Some(Verdict::Failed(error)),
+                    _ => Some(finish(sock, self.job.done)),
                 }
             }
-            other => {
-                if let Some(verdict) = job.pause(section, other, None) {
-                    return verdict;
-                }
-            }
+            other => self.job.pause(section, other, None),
         }
     }
-}
 
-/// Puts bytes of the file on the link: by its own pages if that can be, else at most `n` into the
-/// ring at `at`. Returns false at the end of the file. Call with the tx lock held.
-fn move_bytes(
-    job: &mut Job,
-    (ring, at, n): (&Ring, u64, usize),
-    file: c_int,
-    position: &mut Option<i64>,
-    total: usize,
-) -> Result<bool, sys::Errno> {
-    if let Some(place) = *position {
-        let part = Part {
-            file,
-            from: place as u64,
-            left: total - job.done,
-            at,
-        };
-        match by_pages::send(job.sock, part) {
-            Sent::Copy => {}
-            Sent::Sealed => return Ok(true),
-            Sent::Bytes(sent) => {
-                job.done += sent;
-                *position = Some(place + sent as i64);
-                return Ok(true);
-            }
-        }
-    }
-    read_into_ring(job, ring, at, n, file, position).map(|read| read != 0)
-}
-
-/// Reads at most `n` bytes of the file into the ring at `at`, and publishes them. Returns how many
-/// it has read; 0: the end of the file. Call with the tx lock held.
-fn read_into_ring(
-    job: &mut Job,
-    ring: &Ring,
-    at: u64,
-    n: usize,
-    file: c_int,
-    position: &mut Option<i64>,
-) -> Result<usize, sys::Errno> {
-    let pieces = ring.pieces(at, n as u64).map(|(base, len)| iovec {
-        iov_base: base.cast(),
-        iov_len: len,
-    });
-    let used = if pieces[1].iov_len == 0 { 1 } else { 2 };
-    let begin = by_pages::wants_costs(job.sock).then(sys::now_ns);
-    // SAFETY: `look` has reserved this space of the ring, which the reader does not read before the
-    // tail moves.
-    let read = unsafe { sys::readv(file, pieces.get(..used).unwrap_or_default(), *position) }?;
-    if read == 0 {
-        return Ok(0);
-    }
-    if publish(job.sock, at, read) {
-        job.sock.conn().tx.bytes.file.add(read as u64);
-        job.done += read;
-        if let (Some(begin), Some(from)) = (begin, *position) {
+    /// Puts bytes of the file on the link: by its own pages if that can be, else at most `n` into
+    /// the ring at `at`. Returns false at the end of the file. Call with the tx lock held.
+    fn onto_link(&mut self, ring: &Ring, at: u64, n: usize) -> Result<bool, sys::Errno> {
+        if by_pages::may_be(self.job.sock)
+            && let Some(from) = self.place()
+        {
             let part = Part {
-                file,
-                from: from as u64,
-                left: read,
+                file: self.file,
+                from,
+                left: self.total - self.job.done,
                 at,
             };
-            by_pages::has_copied(job.sock, part, read, begin);
+            match by_pages::send(self.job.sock, part) {
+                Sent::Copy => {}
+                Sent::Sealed => return Ok(true),
+                Sent::Bytes(sent) => {
+                    self.job.done += sent;
+                    self.moved_to(from + sent as u64);
+                    return Ok(true);
+                }
+            }
         }
-        *position = position.map(|p| p + read as i64);
-    } else if position.is_none() {
-        // Not published: the kernel will read these bytes again, so the file's own position goes
-        // back.
-        // SAFETY: takes no pointers; lseek is not hooked.
-        unsafe { libc::lseek64(file, -(read as i64), libc::SEEK_CUR) };
+        self.read_into_ring(ring, at, n).map(|read| read != 0)
     }
-    Ok(read)
-}
 
-/// Sends the rest, or a piece of it, by the kernel, as a call that was counted before.
-unsafe fn rest_by_sendfile(
-    job: &mut Job,
-    file: c_int,
-    position: &mut Option<i64>,
-    piece: usize,
-) -> Result<usize, Error> {
-    let Job { sock, fd, .. } = *job;
-    let at = position
-        .as_mut()
-        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
-    // SAFETY: `at` is null or points to the caller's `position`.
-    let sent = unsafe { sys::sendfile(fd, file, at, piece) };
-    let n = sent.unwrap_or(0);
-    call_by_tcp_ends(sock, n, |call| {
-        // SAFETY: `at` is null or points to the caller's `position`.
-        unsafe { prefix::moved_file(call, file, at) };
-    });
-    job.done += n;
-    sent.map_err(|errno| match errno {
-        libc::EPIPE => Error::BrokenPipe { raise: false },
-        errno => Error::Kernel(errno),
-    })
+    /// Where in the file the next byte is.
+    fn place(&self) -> Option<u64> {
+        let place = match self.position {
+            // A filter may forbid the question.
+            None if !seccomp::is_free() => return None,
+            None => sys::seek(self.file, 0, libc::SEEK_CUR).ok()?,
+            Some(place) => place,
+        };
+        u64::try_from(place).ok()
+    }
+
+    /// Bytes up to this place were sent without reading the file. Its own position is set as the
+    /// kernel's `sendfile` does it, which does not care for other calls on the file either.
+    fn moved_to(&mut self, place: u64) {
+        match &mut self.position {
+            Some(position) => *position = place as i64,
+            // An error is impossible here: the file is regular.
+            None => drop(sys::seek(self.file, place as i64, libc::SEEK_SET)),
+        }
+    }
+
+    /// Reads at most `n` bytes of the file into the ring at `at`, and publishes them. Returns how
+    /// many it has read; 0: the end of the file. Call with the tx lock held.
+    fn read_into_ring(&mut self, ring: &Ring, at: u64, n: usize) -> Result<usize, sys::Errno> {
+        let sock = self.job.sock;
+        let pieces = ring.pieces(at, n as u64).map(|(base, len)| iovec {
+            iov_base: base.cast(),
+            iov_len: len,
+        });
+        let used = if pieces[1].iov_len == 0 { 1 } else { 2 };
+        let wants_costs = by_pages::wants_costs(sock);
+        let from = wants_costs.then(|| self.place()).flatten();
+        let begin = wants_costs.then(sys::now_ns);
+        let pieces = pieces.get(..used).unwrap_or_default();
+        // SAFETY: `look` has reserved this space of the ring, which the reader does not read before
+        // the tail moves.
+        let read = unsafe { sys::readv(self.file, pieces, self.position) }?;
+        if read == 0 {
+            return Ok(0);
+        }
+        if publish(sock, at, read) {
+            sock.conn().tx.bytes.file.add(read as u64);
+            self.job.done += read;
+            if let (Some(begin), Some(from)) = (begin, from) {
+                let part = Part {
+                    file: self.file,
+                    from,
+                    left: read,
+                    at,
+                };
+                by_pages::has_copied(sock, part, read, begin);
+            }
+            self.position = self.position.map(|p| p + read as i64);
+        } else if self.position.is_none() {
+            // Not published: the kernel will read these bytes again, so the file's own position
+            // goes back.
+            // SAFETY: takes no pointers; lseek is not hooked.
+            unsafe { libc::lseek64(self.file, -(read as i64), libc::SEEK_CUR) };
+        }
+        Ok(read)
+    }
+
+    /// Sends the rest, or a piece of it, by the kernel, as a call that was counted before.
+    fn rest_by_sendfile(&mut self, piece: usize) -> Result<usize, Error> {
+        let Job { sock, fd, .. } = self.job;
+        let at = self
+            .position
+            .as_mut()
+            .map_or(core::ptr::null_mut(), core::ptr::from_mut);
+        // SAFETY: `at` is null or points to the position.
+        let sent = unsafe { sys::sendfile(fd, self.file, at, piece) };
+        let n = sent.unwrap_or(0);
+        call_by_tcp_ends(sock, n, |call| {
+            // SAFETY: `at` is null or points to the position.
+            unsafe { prefix::moved_file(call, self.file, at) };
+        });
+        self.job.done += n;
+        sent.map_err(|errno| match errno {
+            libc::EPIPE => Error::BrokenPipe { raise: false },
+            errno => Error::Kernel(errno),
+        })
+    }
 }

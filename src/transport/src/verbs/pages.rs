@@ -509,3 +509,90 @@ impl Pages {
 fn last(pages: Arc<Registered>) -> Option<Arc<Registered>> {
     (Arc::strong_count(&pages) == 1).then_some(pages)
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests read a file"
+)]
+mod tests {
+    use super::super::window::LEN;
+    use super::*;
+    use sluice_fabric::sys;
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    /// Copies all of a window, asks for it, and has it answered; false: it may not be asked for.
+    fn ask(pages: &mut Pages, file: &File, inode: u64, now: u64, answer: Errno) -> bool {
+        let st = sys::fstat(file.as_raw_fd()).unwrap();
+        // As many files as a test wants, all with these bytes.
+        let mut other = st;
+        other.st_ino = inode;
+        let version = Version::of(&other);
+        let found = pages.find(&version, (0, LEN), now);
+        assert!(matches!(found, Found::Copy));
+        pages.has_copied(version.key(0), 0..LEN, u64::MAX, now);
+        if !matches!(pages.find(&version, (0, LEN), now), Found::Wanted) {
+            return false;
+        }
+        let window = Window::map(file.as_raw_fd(), &st, 0, LEN);
+        assert!(pages.ask(&version, 0, window, now).is_ok_and(|asks| asks));
+        let (asked, more) = pages.take_asked().unwrap();
+        assert!(!more);
+        drop(asked.window);
+        assert!(pages.answer(asked.key, Err(answer), now).is_none());
+        true
+    }
+
+    /// This program, once nobody has changed it for a while.
+    fn own_file() -> File {
+        let file = File::open("/proc/self/exe").unwrap();
+        while !Version::of(&sys::fstat(file.as_raw_fd()).unwrap()).is_at_rest() {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        file
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_the_pin_is_asked_a_few_times_and_then_seldom() {
+        let (mut pages, file, now) = (Pages::default(), own_file(), 1);
+        for inode in 0..u64::from(REFUSALS) {
+            assert!(ask(&mut pages, &file, inode, now, libc::EFAULT));
+        }
+        let next = u64::from(REFUSALS);
+        assert!(!ask(
+            &mut pages,
+            &file,
+            next,
+            now + REFUSED_NS - 1,
+            libc::EFAULT
+        ));
+        assert!(ask(
+            &mut pages,
+            &file,
+            next + 1,
+            now + REFUSED_NS,
+            libc::EFAULT
+        ));
+    }
+
+    #[test]
+    fn without_memory_tries_become_rarer_and_what_was_refused_is_copied() {
+        let (mut pages, file, mut now) = (Pages::default(), own_file(), 1);
+        for time in 0..u64::from(FULL_DOUBLINGS) + 3 {
+            let inode = time % 4;
+            assert!(ask(&mut pages, &file, inode, now, libc::ENOMEM), "{time}");
+            let waits = FULL_NS << time.min(u64::from(FULL_DOUBLINGS));
+            let other = 4 + time;
+            assert!(!ask(
+                &mut pages,
+                &file,
+                other,
+                now + waits - 1,
+                libc::ENOMEM
+            ));
+            now += waits;
+        }
+    }
+}

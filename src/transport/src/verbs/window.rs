@@ -41,6 +41,13 @@ impl Version {
         }
     }
 
+    /// Returns whether it has been left alone for a while: one that is being written would be
+    /// registered in vain again and again.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        sys::seconds().saturating_sub(self.changed[0]) > AT_REST_S
+    }
+
     /// What names the window of this number, whenever.
     pub(super) const fn key(&self, number: u64) -> (u64, u64, u64) {
         (self.device, self.inode, number)
@@ -61,8 +68,7 @@ pub enum Unfit {
     Differs,
 }
 
-/// Time, in seconds, for which a file must have been left alone: one that is being written would be
-/// registered in vain again and again.
+/// Time, in seconds, for which a file must have been left alone.
 const AT_REST_S: i64 = 1;
 
 /// File systems whose files are mapped by their page cache, and that take a page out of it before
@@ -99,8 +105,7 @@ impl Window {
     /// # Errors
     /// See [`Unfit`].
     pub fn map(fd: c_int, st: &libc::stat, from: u64, len: u64) -> Result<Self, Unfit> {
-        let now = sys::seconds();
-        if now.saturating_sub(st.st_ctime) <= AT_REST_S {
+        if !Version::of(st).is_at_rest() {
             return Err(Unfit::Fresh);
         }
         // A description that can write is closed late while it is mapped, and others may wait for

@@ -58,6 +58,7 @@ impl Status {
     }
 
     fn read(path: &CStr) -> Option<Self> {
+        let _low = Low::of_filters();
         let fd = sys::open(path, libc::O_RDONLY).ok()?;
         let mut text = [0u8; 4096];
         let len = sys::read(fd.raw(), &mut text).ok()?;

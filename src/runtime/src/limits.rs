@@ -1,6 +1,7 @@
 //! How much memory this process may lock, and have.
 
 use crate::credentials;
+use crate::own_fds::Low;
 use sluice_fabric::sys;
 use std::ffi::CString;
 use std::sync::OnceLock;
@@ -57,6 +58,7 @@ fn files(groups: &str) -> impl Iterator<Item = String> {
 }
 
 fn read(path: &str) -> Option<String> {
+    let _low = Low::begin();
     let fd = sys::open(&CString::new(path).ok()?, libc::O_RDONLY).ok()?;
     let mut text = [0u8; 4096];
     let len = sys::read(fd.raw(), &mut text).ok()?;

@@ -204,6 +204,12 @@ impl Low {
     /// Waits until no thread places a descriptor.
     pub fn begin() -> Self {
         grow();
+        Self::of_filters()
+    }
+
+    /// As [`begin`](Self::begin), for what must be read before the kernel's table may be grown:
+    /// whether a filter forbids that.
+    pub(crate) fn of_filters() -> Self {
         if PLACED.get() == 0 {
             enter_apart(&LOW, &PLACING);
         } else {

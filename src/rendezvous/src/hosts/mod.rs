@@ -234,6 +234,7 @@ fn is_any_device() -> bool {
     static ANY: AtomicU8 = AtomicU8::new(UNKNOWN);
     match ANY.load(Ordering::Relaxed) {
         UNKNOWN => {
+            let _low = own_fds::Low::begin();
             let any = api::is_any_device();
             ANY.store(1 + u8::from(any), Ordering::Relaxed);
             any
@@ -307,6 +308,8 @@ pub fn progress() -> Option<u64> {
     if !links::are_driven() {
         return None;
     }
+    // Links may be driven only since this turn of the control thread began, undeclared.
+    let _low = own_fds::Low::begin();
     let now = sys::now_ns();
     let hosts_left = with(|hosts| hosts.progress(now)).flatten();
     hosts_left

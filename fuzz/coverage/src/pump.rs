@@ -10,9 +10,7 @@ use crate::input::Input;
 use sluice_stream::pump::{Came, Lent, Loan, Opening, Pump, Stepped, Terms, What};
 use sluice_stream::record::{Head, Leave, NONCE_LEN, Nonce, Out, RECORD_LEN, Role, Step};
 use sluice_stream::wire::{Ack, Berth, Credit, Notice, Phase, Revoked, Seq, Turn};
-use sluice_stream::wire::{
-    Advert, AdvertId, CONTROL_LEN, Control, DirectQp, Immediate, Landed, Meeting,
-};
+use sluice_stream::wire::{Advert, AdvertId, CONTROL_LEN, Control, DirectQp, Immediate, Meeting};
 use sluice_stream::{Error, Mode};
 use std::collections::BTreeSet;
 
@@ -239,7 +237,7 @@ impl End {
             }
             17 => {
                 let n = usize::from(input.byte()) % (self.pump.direct_outstanding() + 1);
-                assert!(self.pump.on_direct_done(n).is_ok());
+                assert!(self.pump.on_direct_done(n, |_| ()).is_ok());
             }
             18 if self.fenced => {
                 self.fenced = false;
@@ -315,7 +313,8 @@ impl End {
                 to: (place, key),
             } => {
                 let of = self.of(stream);
-                assert!(len != 0 && u64::from(len) <= of.staging_len);
+                assert!(len != 0);
+                assert!(from.value() % of.staging_len + u64::from(len) <= of.staging_len);
                 assert!(
                     from.value() + u64::from(len) <= of.tail,
                     "bytes that nobody wrote"
@@ -374,10 +373,14 @@ impl End {
         }
         let control = self.control;
         let ours = self.terms.ours;
-        let came = self.pump.on_came(word, len, |slot| {
-            assert!(slot < ours);
-            control
-        });
+        let came = if let Notice::Direct(_) = notice {
+            self.pump.on_direct(word, len)
+        } else {
+            self.pump.on_came(word, len, |slot| {
+                assert!(slot < ours);
+                control
+            })
+        };
         match self.heard(came) {
             Some(Came::Bytes(stream, to) | Came::Direct(stream, to)) => {
                 let of = self.of(stream);
@@ -446,7 +449,8 @@ impl End {
             }),
             10 => Control::Closed,
             11 => Control::Consent,
-            12 => Control::Direct(Landed { id, len }),
+            12 if input.chance() => Control::Noticed(input.half()),
+            12 => Control::Return(id),
             13 => Control::Again(seq),
             14 => Control::DirectQp(DirectQp {
                 port: input.half(),

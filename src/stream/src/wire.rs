@@ -14,7 +14,7 @@ use core::fmt;
 
 use crate::error::PeerFault;
 use crate::record::Step;
-pub use control::{Berth, CONTROL_LEN, Control, DirectQp, Landed, Meeting, Proof, Revoked};
+pub use control::{Berth, CONTROL_LEN, Control, DirectQp, Meeting, Proof, Revoked};
 
 /// A position in the stream of one direction: the number of bytes before it since the stream was
 /// made.
@@ -384,11 +384,9 @@ mod tests {
             Control::Switch(Step::Cancel),
             Control::Closed,
             Control::Consent,
-            Control::Direct(Landed {
-                id: AdvertId(9),
-                len: 1,
-            }),
+            Control::Noticed(u16::MAX),
             Control::Again(Seq(1 << 50)),
+            Control::Return(AdvertId(u64::MAX)),
             Control::DirectQp(DirectQp {
                 port: 65535,
                 cookie: *b"0123456789abcdef",
@@ -446,7 +444,7 @@ mod tests {
             bytes[at] = 1;
             assert_eq!(Control::parse(&bytes), Err(PeerFault::Malformed), "{at}");
         }
-        for kind in [0, 15, 255] {
+        for kind in [0, 16, 255] {
             let mut bytes = Control::Blocked.emit();
             bytes[0] = kind;
             assert_eq!(Control::parse(&bytes), Err(PeerFault::Malformed));

@@ -236,21 +236,6 @@ pub struct Post {
     pub by_device: bool,
 }
 
-/// Bytes for memory of the peer's, of which it is told otherwise.
-#[derive(Clone, Copy, Debug)]
-pub struct Shot {
-    /// Address and length of its pieces; and the region's local key.
-    pub from: [(*const u8, u32); 2],
-    /// See `from`.
-    pub key: u32,
-    /// Where they go in the peer's memory, and its remote key.
-    pub to: (u64, u32),
-    /// What is read after them where there is no other proof that they have landed.
-    pub read: Proof,
-    /// Comes back in [`News::Done`].
-    pub mark: u64,
-}
-
 /// Eight bytes to be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Proof {
@@ -374,62 +359,33 @@ impl Pair {
         Ok(())
     }
 
-    /// Gives the device writes without a word of their own, the pieces one after the other in the
-    /// peer's memory, and asks for a completion. Where that tells nothing of their landing, a read
-    /// after them does.
+    /// Gives the device a read of the peer's memory, which completes after all that was posted
+    /// before has landed there. `mark` comes back in [`News::Done`].
     ///
     /// # Safety
-    /// As [`post`](Self::post); `read` is room of 8 bytes in registered memory, and at the peer's
-    /// so many that it may read.
+    /// There is room of 8 bytes in registered memory until the read is complete.
     ///
     /// # Errors
     /// As [`post`](Self::post).
-    pub unsafe fn write(&self, shot: &Shot) -> Result<(), Errno> {
-        // SAFETY: zeroes are a valid value of both.
-        let mut requests: [ibv_send_wr; 3] = unsafe { core::mem::zeroed() };
-        // SAFETY: as above.
-        let mut sges: [ibv_sge; 3] = unsafe { core::mem::zeroed() };
-        let mut to = shot.to.0;
-        let mut used = 0;
-        let pieces = shot.from.iter().filter(|(_, len)| *len != 0);
-        let write = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
-        let mut all = [(write, 0, 0, 0, 0, 0); 3];
-        for ((at, len), place) in pieces.zip(&mut all) {
-            *place = (write, *at as u64, *len, shot.key, to, shot.to.1);
-            to += u64::from(*len);
-            used += 1;
-        }
-        if !self.immediate
-            && let Some(place) = all.get_mut(used)
-        {
-            let Proof { into, from } = shot.read;
-            let read = ibv_wr_opcode::IBV_WR_RDMA_READ;
-            *place = (read, into.0 as u64, 8, into.1, from.0, from.1);
-            used += 1;
-        }
-        let base = requests.as_mut_ptr();
-        for (i, (&(opcode, addr, length, lkey, to, rkey), sge)) in
-            all.iter().take(used).zip(&mut sges).enumerate()
-        {
-            *sge = ibv_sge { addr, length, lkey };
-            // SAFETY: inside the array.
-            let request = unsafe { &mut *base.add(i) };
-            request.wr_id = shot.mark;
-            request.sg_list = sge;
-            request.num_sge = 1;
-            request.opcode = opcode;
-            request.wr.rdma.remote_addr = to;
-            request.wr.rdma.rkey = rkey;
-            if i + 1 == used {
-                request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED;
-            } else {
-                // SAFETY: inside the array.
-                request.next = unsafe { base.add(i + 1) };
-            }
-        }
+    pub unsafe fn read(&self, proof: &Proof, mark: u64) -> Result<(), Errno> {
+        let Proof { into, from } = *proof;
+        let mut piece = ibv_sge {
+            addr: into.0 as u64,
+            length: 8,
+            lkey: into.1,
+        };
+        // SAFETY: zeroes are a valid value of it.
+        let mut request: ibv_send_wr = unsafe { core::mem::zeroed() };
+        request.wr_id = mark;
+        request.sg_list = &raw mut piece;
+        request.num_sge = 1;
+        request.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
+        request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED;
+        request.wr.rdma.remote_addr = from.0;
+        request.wr.rdma.rkey = from.1;
         let mut bad = ptr::null_mut();
-        // SAFETY: a chain of requests of this queue pair's, each with its piece.
-        let post = || unsafe { ibv_post_send(self.qp.as_ptr(), base, &raw mut bad) };
+        // SAFETY: a request of this queue pair's, with its piece.
+        let post = || unsafe { ibv_post_send(self.qp.as_ptr(), &raw mut request, &raw mut bad) };
         match self.quietly(post) {
             0 => Ok(()),
             errno => Err(errno),

@@ -16,6 +16,7 @@ use crate::wake;
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
+use sluice_runtime::in_handler::is_in_handler;
 use sluice_runtime::iov::Cursor;
 use sluice_stream::pump::Loan;
 use sluice_transport::verbs::{self, memory};
@@ -57,7 +58,8 @@ pub fn lend(sock: &'static Socket, cursor: &Cursor, waitall: bool, io_wait: &mut
         return false;
     };
     let len = len.min(MOST);
-    if is_any(sock) || len < verbs::least() as usize {
+    // `ibv_reg_mr` calls `malloc`, which a handler may have interrupted.
+    if is_any(sock) || len < verbs::least() as usize || is_in_handler() {
         return false;
     }
     let now = endpoint.with_stream(stream, |pump| {

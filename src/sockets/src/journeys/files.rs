@@ -3,7 +3,7 @@
 use super::*;
 use crate::carrier::stage_old_pages;
 use sluice_fabric::sys::fstat;
-use sluice_transport::verbs::window::{LEN, Window};
+use sluice_transport::verbs::window::{LEN, Unfit, Window};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -84,9 +84,15 @@ impl Pages {
         let (file, end) = (File::open(&self.path).unwrap(), pair.ends[way.from]);
         let offset = way.written as usize;
         let st = fstat(file.as_raw_fd()).unwrap();
+        let window = loop {
+            match Window::map(file.as_raw_fd(), &st, 0, LEN) {
+                // The kernel has taken pages out of memory: a read brings them back.
+                Err(Unfit::Fresh) => drop(fs::read(&self.path)),
+                window => break window.unwrap(),
+            }
+        };
         let _section = end.sock.tx.lock.enter().unwrap();
         let (endpoint, stream) = carrier::of(end.sock).unwrap();
-        let window = Window::map(file.as_raw_fd(), &st, 0, LEN).unwrap();
         let pages = endpoint.register_once(window).unwrap();
         assert!(pages.window().is_proved(offset, len));
         let at = end.sock.tx.at.load(Ordering::Relaxed);

@@ -486,7 +486,8 @@ impl Flow {
             | Control::Meeting(_)
             | Control::Closed
             | Control::Consent
-            | Control::Direct(_)
+            | Control::Return(_)
+            | Control::Noticed(_)
             | Control::Again(_)
             | Control::DirectQp(_) => {
                 return Err(Fault::Accounts("no message of a stream in mid-stream"));

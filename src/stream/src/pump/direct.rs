@@ -15,24 +15,29 @@
 //!   writer                                                       reader
 //!   ──────                                                       ──────
 //!                         ◄──────────── ADVERT k ──────────────  recv waits, ring is empty: lend
-//!   What::Direct ═══ WRITE, by the other queue pair ═══════════► (in the buffer)
-//!   on_direct_done
-//!   DIRECT k, n  ─────────────────────────────────────────────►  still lent: keep the n bytes
+//!   What::Direct ═══ WRITE and word, by the other queue pair ══► on_direct; still lent: keep them
 //!                         ◄──────────── ACK ───────────────────  program has read them
 //!                                                                taken back before: drop them
 //!                         ◄──────────── REVOKE k ──────────────
 //!   the same bytes go again
 //! ```
 //!
-//! The bytes have positions as all others, so a ring has a gap there. From the first WRITE until
-//! all is acknowledged, or void, a writer posts nothing else of the stream (a [`Run`]). All but the
-//! bytes goes by the link's own queue pair, in order: a reader that has processed DIRECT keeps
-//! them, one that has revoked before ignores it; REVOKE tells up to where it has all. So it, or ACK
-//! when the program has read them, tells the writer what became of them.
+//! The word comes with the bytes (on iWARP, in a SEND after them), so they need nothing more of
+//! their writer, which may be stopped or dead by then. They have positions as all others, so a ring
+//! has a gap there. From the first WRITE until all is acknowledged, or void, a writer posts nothing
+//! else of the stream (a [`Run`]). All but the bytes and their word goes by the link's own queue
+//! pair, in order. REVOKE tells up to where the reader has all. So it, or ACK when the program has
+//! read them, tells the writer what became of them.
 //!
-//! A writer that leaves the link cannot wait for that. It says AGAIN and posts what is not decided
-//! to the ring; then its reader has the bytes in either case, and passes over those that it has
-//! already.
+//! A writer that loses the queue pair does not know which WRITEs have come. It asks the reader to
+//! revoke (RETURN).
+//!
+//! A writer that leaves the link cannot wait for the reader. It says AGAIN and posts what is not
+//! decided to the ring; then its reader has the bytes in either case, and passes over those that it
+//! has already.
+//!
+//! A WRITE with a word uses up a receive of the peer's. Each end says now and then how many have
+//! come (NOTICED), and posts no more than the other has receives for.
 
 use alloc::collections::VecDeque;
 
@@ -42,7 +47,7 @@ use crate::config::Mode;
 use crate::error::{Bug, Error, PeerFault};
 use crate::receiver::{Landing, Next, Recv};
 use crate::record::Out;
-use crate::wire::{AdvertId, Control, DirectQp, Landed, Revoked, Seq};
+use crate::wire::{AdvertId, Control, DirectQp, Immediate, Notice, Revoked, Seq};
 
 /// Direct bytes that may be the reader's or not.
 #[derive(Debug, Clone, Copy)]
@@ -51,10 +56,20 @@ pub(super) struct Run {
     id: AdvertId,
     /// What is before it the reader has.
     from: Seq,
-    /// Bytes that have landed, and are not said to have.
-    pub landed: u32,
     /// They go again by the ring: the next of them.
     again: Option<Seq>,
+    pub fate: Fate,
+}
+
+/// What the writer does to learn what became of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The reader will tell.
+    Told,
+    /// The queue pair is lost: the reader is to be asked.
+    Lost,
+    /// It was asked.
+    Asked,
 }
 
 /// What the reading end lends.
@@ -64,6 +79,8 @@ pub(super) struct Lending {
     pub says: VecDeque<Control>,
     /// Ring bytes to come that are here already.
     again: u64,
+    /// The writer wants the buffer to be revoked.
+    returned: bool,
 }
 
 /// A transfer under way on the queue pair of its own.
@@ -71,11 +88,51 @@ pub(super) struct Lending {
 pub(super) struct Written {
     /// The stream, if that still wants to know.
     pub stream: Option<u16>,
-    len: u32,
+    to: Seq,
 }
 
 /// Direct transfers under way at once. Each is as large as a ring at most.
 const WRITES: usize = 16;
+
+/// Direct transfers that an end posts before it hears that the other has taken some. For each an
+/// end keeps two receives posted: a count that was told before the loss of a queue pair may come
+/// after it, and be taken for one of the next.
+pub const NOTICES: u16 = 32;
+
+/// Counts of direct transfers since the queue pair came up, modulo 2^16.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    /// Posted; those of them that the peer has taken.
+    posted: u16,
+    taken: u16,
+    /// Those that came; as the peer was told.
+    came: u16,
+    told: u16,
+}
+
+impl Notices {
+    fn has_room(&self) -> bool {
+        self.posted.wrapping_sub(self.taken) < NOTICES
+    }
+
+    /// The peer has taken so many. A number that cannot be is of a queue pair before.
+    pub fn on_told(&mut self, count: u16) {
+        let more = count.wrapping_sub(self.taken);
+        if more <= self.posted.wrapping_sub(self.taken) {
+            self.taken = count;
+        }
+    }
+
+    /// One more came. What the peer is to be told, if it is time.
+    fn on_came(&mut self) -> Option<u16> {
+        self.came = self.came.wrapping_add(1);
+        let is_time = self.came.wrapping_sub(self.told) >= NOTICES / 2;
+        is_time.then(|| {
+            self.told = self.came;
+            self.came
+        })
+    }
+}
 
 impl Lending {
     /// Of ring bytes that came those that are new.
@@ -122,12 +179,10 @@ impl Flow {
             return None;
         }
         if let Some(run) = &mut self.run
-            && run.landed != 0
+            && run.fate == Fate::Lost
         {
-            let len = core::mem::take(&mut run.landed);
-            let landed = Landed { id: run.id, len };
-            self.transit.on_posted(len).ok()?;
-            return Some(Said::Landed(Control::Direct(landed), self.transit.posted()));
+            run.fate = Fate::Asked;
+            return Some(Said::Control(Control::Return(run.id)));
         }
         if direct { self.aim() } else { None }
     }
@@ -135,7 +190,8 @@ impl Flow {
     /// Bytes for the buffer that is lent, if that is worth it.
     fn aim(&mut self) -> Option<Said> {
         let advert = *self.sender.fresh()?;
-        if self.run.is_some_and(|run| run.id != advert.id) {
+        let goes_on = |run: Run| run.id == advert.id && run.fate == Fate::Told;
+        if !self.run.is_none_or(goes_on) {
             return None;
         }
         let from = self.sender.seq();
@@ -151,18 +207,21 @@ impl Flow {
         if most == 0 || most < self.direct_min && !fills && self.mode != Mode::Direct {
             return None;
         }
-        let most = self.to_edge(from, u64::from(most)) as u32;
+        let to_end = u64::from(self.staging_len) - from.value() % u64::from(self.staging_len);
+        let most = self.to_edge(from, to_end.min(u64::from(most))) as u32;
         let (advert, len) = self.sender.on_send_direct(most)?;
+        self.transit.on_posted(len).ok()?;
         self.run.get_or_insert(Run {
             id: advert.id,
             from,
-            landed: 0,
             again: None,
+            fate: Fate::Told,
         });
         Some(Said::Direct {
             from,
             len,
             to: (advert.place, advert.key),
+            tag: advert.id.tag(),
         })
     }
 
@@ -189,47 +248,38 @@ impl Flow {
     pub fn decide(&mut self, to: Seq) {
         if let Some(run) = &mut self.run {
             run.from = run.from.max(to);
+            if run.fate != Fate::Told {
+                // No completion will tell.
+                self.completed = self.completed.max(to);
+            }
             if run.from == self.sender.seq() {
                 self.run = None;
             }
         }
     }
 
-    /// Whether what went directly from `to` on is to be forgotten, since nobody has it.
+    /// What went directly from `to` on is forgotten, since nobody has it.
     fn void(&mut self, to: Seq) -> Result<(), Error> {
         self.sender.on_void(to)?;
         self.transit.on_void(to)?;
         self.completed = self.completed.min(to);
-        if let Some(run) = &mut self.run {
-            run.landed = 0;
-            if run.from == to {
-                self.run = None;
-            }
-        }
+        self.run = None;
         Ok(())
     }
 
     /// The stream leaves the link: nothing is lent any more.
     pub fn withdraw(&mut self) {
         let _ = self.receiver.on_revoke();
+        self.lending.returned = false;
         self.lending.says.clear();
     }
 
-    fn on_landed(&mut self, Landed { id, len }: Landed) -> Result<bool, Error> {
-        let is_lent = self.receiver.lent().is_some_and(|advert| advert.id == id);
-        if !is_lent {
-            // They have crossed.
-            let void = id != AdvertId::NONE && id <= self.receiver.revoked();
-            return if void {
-                Ok(false)
-            } else {
-                Err(PeerFault::DirectUnasked.into())
-            };
-        }
-        if self.landed() + u64::from(len) > u64::from(self.ring_len) {
-            return Err(PeerFault::DirectRange.into());
-        }
-        match self.receiver.on_direct(id.tag(), len)? {
+    /// So many bytes came into the buffer of the ADVERT with this tag. False: it was taken back
+    /// before.
+    fn on_direct(&mut self, tag: u8, len: u32) -> Result<bool, Error> {
+        let fits = self.landed() + u64::from(len) <= u64::from(self.ring_len);
+        match self.receiver.on_direct(tag, len)? {
+            Landing::Done(_) | Landing::More(_) if !fits => Err(PeerFault::DirectRange.into()),
             // Acknowledged when the program has them: until then they may have to lie in the ring.
             Landing::Done(_) | Landing::More(_) => {
                 self.came = self.came.plus(len);
@@ -251,6 +301,8 @@ impl Flow {
         if over > u64::from(self.ring_len) || self.lending.again != 0 {
             return Err(PeerFault::TurnSeq.into());
         }
+        // What comes for the buffer yet is void.
+        let _ = self.receiver.on_revoke();
         self.receiver.on_again()?;
         self.lending.again = over;
         Ok(())
@@ -263,18 +315,27 @@ impl Pump {
     pub fn set_direct(&mut self, is_up: bool) {
         self.direct = is_up && self.terms.mode != Mode::Indirect;
         if is_up {
+            self.notices = Notices::default();
             return;
         }
-        while let Some(Written { stream, .. }) = self.written.pop_front() {
-            let Some((stream, flow)) = stream.and_then(|s| Some((s, self.flow(s)?))) else {
-                continue;
-            };
-            // What is said to have landed has.
-            let said = flow.transit.posted();
-            if flow.run.is_some_and(|run| run.again.is_none()) && !flow.transit.is_leaving() {
-                let _ = flow.void(said);
+        self.says
+            .retain(|(_, control)| !matches!(control, Control::Noticed(_)));
+        while let Some(Written { stream, to }) = self.written.pop_front() {
+            if let Some(flow) = stream.and_then(|stream| self.flow(stream))
+                && flow.run.is_none()
+            {
+                // The reader has it.
+                flow.completed = flow.completed.max(to);
             }
-            self.due.set(stream);
+        }
+        for (stream, flow) in (0..).zip(self.flows.iter_mut()) {
+            if let Some(flow) = flow
+                && let Some(run) = &mut flow.run
+                && run.fate == Fate::Told
+            {
+                run.fate = Fate::Lost;
+                self.due.set(stream);
+            }
         }
     }
 
@@ -295,12 +356,10 @@ impl Pump {
         self.direct
     }
 
-    /// Whether bytes of the stream are on their way to a buffer, and not said to be there.
+    /// Whether bytes of the stream are on their way to a buffer.
     #[must_use]
-    pub fn is_writing(&mut self, stream: u16) -> bool {
-        let written = self.written.iter().any(|w| w.stream == Some(stream));
-        let run = self.flow(stream).and_then(|flow| flow.run);
-        written || run.is_some_and(|run| run.landed != 0)
+    pub fn is_writing(&self, stream: u16) -> bool {
+        self.written.iter().any(|w| w.stream == Some(stream))
     }
 
     /// Whether the peer has lent a buffer for the stream's next bytes, and they can go there.
@@ -397,6 +456,7 @@ impl Pump {
             return 0;
         };
         let landed = flow.landed() as u32;
+        flow.lending.returned = false;
         if let Some(id) = flow.receiver.on_revoke()
             && flow.transit.gives_credit()
         {
@@ -415,29 +475,73 @@ impl Pump {
         self.flow(stream).map_or(0, |flow| flow.landed() as u32)
     }
 
-    /// Whether that buffer still is lent: not when it is full, or has been passed by.
+    /// Whether that buffer still is lent: not when it is full, has been passed by, or is to be
+    /// [revoked](Pump::revoke).
     #[must_use]
     pub fn is_lent(&mut self, stream: u16) -> bool {
         self.flow(stream)
-            .is_some_and(|flow| flow.receiver.lent().is_some())
+            .is_some_and(|flow| flow.receiver.lent().is_some() && !flow.lending.returned)
     }
 
-    /// The oldest `transfers` of those that were posted have landed: on iWARP, a READ after them
-    /// has come back.
+    /// The oldest `transfers` of those that were posted are complete; `each` gets the streams whose
+    /// staging may have become free.
     ///
     /// # Errors
     /// [`Bug::Switch`]: so many were not posted.
-    pub fn on_direct_done(&mut self, transfers: usize) -> Result<(), Error> {
+    pub fn on_direct_done(
+        &mut self,
+        transfers: usize,
+        mut each: impl FnMut(u16),
+    ) -> Result<(), Error> {
         for _ in 0..transfers {
-            let Written { stream, len } = self.written.pop_front().ok_or(Bug::Switch)?;
+            let Written { stream, to } = self.written.pop_front().ok_or(Bug::Switch)?;
             if let Some(stream) = stream
-                && let Some(run) = self.flow(stream).and_then(|flow| flow.run.as_mut())
+                && let Some(flow) = self.flow(stream).filter(|flow| !flow.left)
             {
-                run.landed += len;
-                self.due.set(stream);
+                flow.completed = flow.completed.max(to);
+                each(stream);
             }
         }
         Ok(())
+    }
+
+    /// A direct transfer of the peer's has come, and its receive is posted again: its word, and its
+    /// length.
+    ///
+    /// # Errors
+    /// [`PeerFault`]: the link is to be given up, as if lost.
+    pub fn on_direct(&mut self, word: u32, len: u32) -> Result<Came, Error> {
+        let immediate = Immediate::parse(word)?;
+        let Notice::Direct(tag) = immediate.notice() else {
+            return Err(PeerFault::Malformed.into());
+        };
+        if let Some(count) = self.notices.on_came() {
+            self.says.push_back((0, Control::Noticed(count)));
+        }
+        let stream = immediate.stream();
+        let Some(flow) = self.flow(stream).filter(|flow| !flow.left) else {
+            return Ok(Came::Nothing);
+        };
+        if !flow.on_direct(tag, len)? {
+            return Ok(Came::Nothing);
+        }
+        let to = flow.came;
+        self.due.set(stream);
+        Ok(Came::Direct(stream, to))
+    }
+
+    /// The writer asks what it has of this ADVERT's bytes.
+    pub(super) fn on_return(&mut self, stream: u16, id: AdvertId) -> Came {
+        let Some(flow) = self.flow(stream) else {
+            return Came::Nothing;
+        };
+        // What is lent no more is told of already, or is when the program has read it.
+        let is_lent = flow.receiver.lent().is_some_and(|advert| advert.id == id);
+        if !is_lent {
+            return Came::Nothing;
+        }
+        flow.lending.returned = true;
+        Came::Return(stream)
     }
 
     /// Transfers posted and not told to be done.
@@ -447,18 +551,20 @@ impl Pump {
     }
 
     pub(super) fn can_write(&self) -> bool {
-        self.direct && self.written.len() < WRITES
+        self.direct && self.written.len() < WRITES && self.notices.has_room()
     }
 
-    pub(super) fn on_write(&mut self, stream: u16, len: u32) {
+    pub(super) fn on_write(&mut self, stream: u16, to: Seq) {
         let stream = Some(stream);
-        self.written.push_back(Written { stream, len });
+        self.written.push_back(Written { stream, to });
+        self.notices.posted = self.notices.posted.wrapping_add(1);
     }
 
-    /// What is under way of the stream is of no interest any more.
-    pub(super) fn forget_written(&mut self, stream: u16) {
+    /// What is under way of the stream after `from` is of no interest any more.
+    pub(super) fn forget_written(&mut self, stream: u16, from: Seq) {
         for written in &mut self.written {
-            written.stream = written.stream.filter(|of| *of != stream);
+            let is_it = |of: &u16| *of == stream && written.to > from;
+            written.stream = written.stream.filter(|of| !is_it(of));
         }
     }
 
@@ -476,29 +582,16 @@ impl Pump {
                 return Err(PeerFault::AckSeq.into());
             }
             flow.void(has)?;
-            flow.run = None;
-            flow.transit.on_completed(has)?;
-            let ends = |to: Seq| to > has;
-            for posted in &mut self.posted {
-                posted.bytes = posted.bytes.filter(|(of, to)| *of != stream || !ends(*to));
+            if run.fate != Fate::Told {
+                // No completion will tell.
+                flow.completed = flow.completed.max(has);
             }
-            self.forget_written(stream);
+            flow.transit.on_completed(has)?;
+            self.forget_written(stream, has);
             self.settle(stream);
         }
         self.due.set(stream);
         Ok(())
-    }
-
-    pub(super) fn on_landed(&mut self, stream: u16, landed: Landed) -> Result<Came, Error> {
-        let Some(flow) = self.flow(stream) else {
-            return Ok(Came::Nothing);
-        };
-        if !flow.on_landed(landed)? {
-            return Ok(Came::Nothing);
-        }
-        let to = flow.came;
-        self.due.set(stream);
-        Ok(Came::Direct(stream, to))
     }
 
     pub(super) fn on_again(&mut self, stream: u16, from: Seq) -> Result<Came, Error> {

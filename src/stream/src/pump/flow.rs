@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::Lent;
-use super::direct::{Lending, Run};
+use super::direct::{Fate, Lending, Run};
 use crate::action::{Action as Transfer, Route};
 use crate::config::Mode;
 use crate::error::{Error, PeerFault};
@@ -85,9 +85,8 @@ pub(super) enum Said {
         from: Seq,
         len: u32,
         to: (u64, u32),
+        tag: u8,
     },
-    /// That direct bytes up to here have landed.
-    Landed(Control, Seq),
     Control(Control),
 }
 
@@ -96,8 +95,8 @@ impl Flow {
     pub fn may_post(&self) -> bool {
         match self.transit.out() {
             Out::Link => {
-                let landed = self.run.is_some_and(|run| run.landed != 0);
-                landed || self.tail > self.sender.seq()
+                let asks = self.run.is_some_and(|run| run.fate == Fate::Lost);
+                asks || self.tail > self.sender.seq()
             }
             _ => self.transit.is_ending() && self.run.is_some(),
         }

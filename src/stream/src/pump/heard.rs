@@ -41,15 +41,19 @@ impl Pump {
     }
 
     pub(super) fn on_control(&mut self, stream: u16, control: Control) -> Result<Came, Error> {
-        let is_of_link = matches!(control, Control::Meeting(_) | Control::DirectQp(_));
-        if is_of_link && stream != 0 {
-            return Err(PeerFault::Malformed.into());
-        }
-        if let Control::Meeting(meeting) = control {
-            return Ok(Came::Meeting(meeting));
-        }
-        if let Control::DirectQp(direct_qp) = control {
-            return Ok(Came::DirectQp(direct_qp));
+        let of_link = match control {
+            Control::Meeting(meeting) => Some(Came::Meeting(meeting)),
+            Control::DirectQp(direct_qp) => Some(Came::DirectQp(direct_qp)),
+            Control::Noticed(count) => {
+                self.notices.on_told(count);
+                Some(Came::Nothing)
+            }
+            _ => None,
+        };
+        match of_link {
+            Some(_) if stream != 0 => return Err(PeerFault::Malformed.into()),
+            Some(came) => return Ok(came),
+            None => {}
         }
         if control == Control::Closed && self.flow(stream).is_none() {
             if !self.early.contains(&stream) {
@@ -107,11 +111,13 @@ impl Pump {
                 Ok(Came::Nothing)
             }
             Control::Revoke(revoked) => self.on_revoked(stream, revoked).map(|()| Came::Nothing),
-            Control::Direct(landed) => self.on_landed(stream, landed),
             Control::Again(from) => self.on_again(stream, from),
-            Control::Meeting(_) | Control::DirectQp(_) | Control::Closed | Control::Blocked => {
-                Err(PeerFault::Malformed.into())
-            }
+            Control::Return(id) => Ok(self.on_return(stream, id)),
+            Control::Meeting(_)
+            | Control::DirectQp(_)
+            | Control::Noticed(_)
+            | Control::Closed
+            | Control::Blocked => Err(PeerFault::Malformed.into()),
         }
     }
 }

@@ -46,8 +46,8 @@ use crate::receives::Receives;
 use crate::record::{Action, Out, Reason, Step, Transit};
 use crate::sender::Sender;
 use crate::wire::{Ack, Control, Credit, Immediate, Meeting, Notice, Seq};
-pub use direct::Loan;
-use direct::{Lending, Written};
+use direct::{Lending, Notices, Written};
+pub use direct::{Loan, NOTICES};
 use due::Due;
 use fence::Fences;
 use flow::{Flow, Said};
@@ -95,9 +95,10 @@ pub struct Pump {
     under_way: u16,
     /// Streams that this end has left and the peer has not.
     left: u16,
-    /// Direct transfers can be posted; those under way.
+    /// Direct transfers can be posted; those under way; and counts of them.
     direct: bool,
     written: VecDeque<Written>,
+    notices: Notices,
     fences: Fences,
     /// Nothing is posted any more.
     lost: bool,
@@ -129,6 +130,7 @@ impl Pump {
             left: 0,
             direct: false,
             written: VecDeque::new(),
+            notices: Notices::default(),
             fences: Fences::default(),
             lost: false,
         })
@@ -253,7 +255,7 @@ impl Pump {
             for posted in &mut self.posted {
                 posted.bytes = posted.bytes.filter(|(of, _)| *of != stream);
             }
-            self.forget_written(stream);
+            self.forget_written(stream, Seq::START);
         }
         free
     }
@@ -410,7 +412,7 @@ impl Pump {
             self.want_fence(stream);
         }
         if leaving && !self.written.is_empty() {
-            self.forget_written(stream);
+            self.forget_written(stream, Seq::START);
         }
     }
 
@@ -607,18 +609,10 @@ impl Pump {
         let theirs = self.flow(stream).map_or(0, |flow| flow.theirs);
         let (from, len, to) = match said {
             Said::Control(control) => return self.control(theirs, control),
-            Said::Landed(control, to) => {
-                let mut message = self.control(theirs, control);
-                if let Control::Direct(landed) = control {
-                    message.weight = landed.len;
-                }
-                if let Some(posted) = self.posted.back_mut() {
-                    posted.bytes = Some((stream, to));
-                }
-                return message;
-            }
-            Said::Direct { from, len, to } => {
-                self.on_write(stream, len);
+            Said::Direct { from, len, to, tag } => {
+                self.on_write(stream, from.plus(len));
+                // The count is of messages of the link's own queue pair.
+                let word = Immediate::new(theirs, Notice::Direct(tag), 0);
                 let what = What::Direct {
                     stream,
                     from,
@@ -627,7 +621,7 @@ impl Pump {
                 };
                 return Message {
                     what,
-                    word: 0,
+                    word: word.map_or(0, Immediate::emit),
                     weight: 0,
                 };
             }

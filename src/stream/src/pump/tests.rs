@@ -141,6 +141,7 @@ impl World {
             Came::Step(stream) => self.act(1 - me, stream),
             Came::Credit(_)
             | Came::Direct(..)
+            | Came::Return(_)
             | Came::DirectQp(_)
             | Came::Meeting(_)
             | Came::Free(_)

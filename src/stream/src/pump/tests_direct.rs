@@ -5,7 +5,7 @@ use super::testing::*;
 use super::*;
 use crate::config::Mode;
 use crate::record::{Head, Leave, RECORD_LEN};
-use crate::wire::{AdvertId, CONTROL_LEN, Landed};
+use crate::wire::CONTROL_LEN;
 use proptest::prelude::*;
 use std::vec;
 
@@ -13,6 +13,7 @@ const STREAMS: u16 = 2;
 
 /// A write on the queue pair of direct transfers.
 struct Shot {
+    word: u32,
     bytes: Vec<u8>,
     to: (u64, u32),
 }
@@ -52,6 +53,8 @@ struct End {
     slots: Vec<[u8; CONTROL_LEN]>,
     done: usize,
     direct_done: usize,
+    /// Words of direct writes that have come, and their lengths.
+    words: VecDeque<(u32, u32)>,
     /// It has heard that the queue pair of direct transfers, or the link, is lost.
     direct: bool,
     lost: bool,
@@ -98,6 +101,7 @@ impl World {
                 slots: vec![[0; CONTROL_LEN]; usize::from(receives[me])],
                 done: 0,
                 direct_done: 0,
+                words: VecDeque::new(),
                 direct: true,
                 lost: false,
             }
@@ -188,7 +192,7 @@ impl World {
                 } => {
                     let bytes = staged(stream, from, len);
                     if self.link {
-                        self.shots[me].push_back(Shot { bytes, to });
+                        self.shots[me].push_back(Shot { word, bytes, to });
                     }
                     continue;
                 }
@@ -212,12 +216,9 @@ impl World {
         };
         self.ends[me].done += 1;
         let end = &mut self.ends[1 - me];
-        let came = way.arrive(&mut end.pump, &mut end.slots, |stream, at, bytes| {
+        let _ = way.arrive(&mut end.pump, &mut end.slots, |stream, at, bytes| {
             end.streams[stream].ring[at..][..bytes.len()].copy_from_slice(bytes);
         });
-        if let Came::Direct(..) = came {
-            self.direct_bytes += 1;
-        }
         self.act_all(1 - me);
         self.post(1 - me);
     }
@@ -237,7 +238,7 @@ impl World {
         if !self.direct {
             return;
         }
-        let Some(Shot { bytes, to }) = self.shots[me].pop_front() else {
+        let Some(Shot { word, bytes, to }) = self.shots[me].pop_front() else {
             return;
         };
         let buffer = &mut self.ends[1 - me].buffers[to.1 as usize];
@@ -247,13 +248,33 @@ impl World {
         }
         buffer.bytes[to.0 as usize..][..bytes.len()].copy_from_slice(&bytes);
         self.ends[me].direct_done += 1;
+        let words = &mut self.ends[1 - me].words;
+        words.push_back((word, bytes.len() as u32));
+        assert!(
+            words.len() <= 2 * usize::from(NOTICES),
+            "no receive is posted"
+        );
+    }
+
+    /// The end takes the word of a direct write.
+    fn hear(&mut self, me: usize) {
+        let end = &mut self.ends[me];
+        if end.lost {
+            return;
+        }
+        if let Some((word, len)) = end.words.pop_front()
+            && let Came::Direct(..) = end.pump.on_direct(word, len).unwrap()
+        {
+            self.direct_bytes += u64::from(len);
+        }
+        self.post(me);
     }
 
     fn complete_direct(&mut self, me: usize) {
         let end = &mut self.ends[me];
         let done = core::mem::take(&mut end.direct_done);
         if end.direct && !end.lost {
-            end.pump.on_direct_done(done).unwrap();
+            end.pump.on_direct_done(done, |_| ()).unwrap();
         }
         self.post(me);
     }
@@ -264,6 +285,8 @@ impl World {
         if !self.direct && end.direct {
             end.direct = false;
             end.direct_done = 0;
+            // What it has not heard goes with the queue pair.
+            end.words.clear();
             end.pump.set_direct(false);
             self.shots[me].clear();
         }
@@ -421,6 +444,7 @@ impl World {
                 self.complete(me);
                 self.shoot(me);
                 self.complete_direct(me);
+                self.hear(me);
             }
             self.renew();
             for me in ENDS {
@@ -471,21 +495,22 @@ fn landed() -> World {
     assert_eq!(world.shots[0].len(), 1);
     assert!(world.ways[0].is_empty());
     world.shoot(0);
-    world.complete_direct(0);
-    assert_eq!(world.ways[0].len(), 1);
+    // The writer is stopped or dead from here on.
     world
 }
 
 #[test]
 fn what_lands_is_read_without_the_ring() {
     let mut world = landed();
-    world.deliver(0);
+    world.hear(1);
     assert_eq!(world.ends[1].pump.landed(0), 20);
     world.take_back(1, 0);
     assert_eq!(world.ends[1].streams[0].read, 20);
     // It is acknowledged at once.
     world.deliver(1);
     world.complete(0);
+    assert_eq!(world.ends[0].pump.kept(0), Seq::START, "not complete");
+    world.complete_direct(0);
     assert_eq!(world.ends[0].pump.kept(0), Seq::new(20));
     world.finish();
     world.check();
@@ -495,10 +520,10 @@ fn what_lands_is_read_without_the_ring() {
 fn a_buffer_taken_back_costs_its_bytes_another_way() {
     let mut world = landed();
     world.take_back(1, 0);
-    world.deliver(0);
+    world.hear(1);
     assert_eq!(world.ends[1].streams[0].read, 0);
     world.deliver(1);
-    assert!(world.ways[0].len() > 1, "they go by the ring");
+    assert!(!world.ways[0].is_empty(), "they go by the ring");
     world.finish();
     world.check();
 }
@@ -528,29 +553,77 @@ fn who_leaves_waits_for_no_reader() {
 }
 
 #[test]
+fn who_loses_the_queue_pair_asks_what_has_come() {
+    for heard in [false, true] {
+        let mut world = landed();
+        if heard {
+            world.hear(1);
+        }
+        world.direct = false;
+        world.notice(0);
+        assert_eq!(world.ways[0].len(), 1, "RETURN");
+        world.deliver(0);
+        assert!(!world.ends[1].pump.is_lent(0));
+        world.take_back(1, 0);
+        assert_eq!(world.ends[1].streams[0].read, if heard { 20 } else { 0 });
+        world.finish();
+        world.check();
+    }
+}
+
+#[test]
 fn direct_bytes_that_nobody_has_asked_for_end_the_link() {
-    let told = |id: u64, len| {
+    let told = |tag, len| {
         let mut world = dynamic(32);
         world.lend(1, 0, 20, false);
-        let control = Control::Direct(Landed {
-            id: AdvertId::new(id),
-            len,
-        });
-        world.ends[1].pump.on_control(0, control).map(|_| ())
+        let word = Immediate::new(0, Notice::Direct(tag), 0).unwrap();
+        world.ends[1].pump.on_direct(word.emit(), len).map(|_| ())
     };
     assert_eq!(told(1, 20), Ok(()));
     assert_eq!(told(1, 21), Err(PeerFault::DirectRange.into()));
     assert_eq!(told(2, 20), Err(PeerFault::DirectUnasked.into()));
     let mut world = dynamic(32);
     let pump = &mut world.ends[1].pump;
+    let word = |notice| Immediate::new(0, notice, 0).unwrap().emit();
     let none = Err(PeerFault::DirectUnasked.into());
-    let control = Control::Direct(Landed {
-        id: AdvertId::NONE,
-        len: 1,
-    });
-    assert_eq!(pump.on_control(0, control), none);
+    assert_eq!(pump.on_direct(word(Notice::Direct(0)), 1), none);
+    let other = Err(PeerFault::Malformed.into());
+    assert_eq!(pump.on_direct(word(Notice::Ring), 1), other);
     let ahead = Control::Again(Seq::new(1));
     assert_eq!(pump.on_control(0, ahead), Err(PeerFault::TurnSeq.into()));
+}
+
+#[test]
+fn no_more_is_posted_than_the_reader_has_receives_for() {
+    let mut world = World::new([64, 64], 32, 8, [Mode::Dynamic; 2], 1);
+    let mut posted = 0;
+    for _ in 0..200 {
+        // What a reader takes back before it has heard goes again, by the ring.
+        world.read(1, 0, u64::MAX);
+        for _ in 0..4 {
+            world.deliver(1);
+            world.complete(1);
+        }
+        world.lend(1, 0, 1, false);
+        for _ in 0..3 {
+            world.deliver(1);
+            world.complete(1);
+        }
+        world.write(0, 0, 1);
+        posted += world.shots[0].len();
+        world.shoot(0);
+        world.complete_direct(0);
+        world.take_back(1, 0);
+        for _ in 0..4 {
+            world.deliver(1);
+            world.complete(1);
+            world.deliver(0);
+            world.complete(0);
+        }
+    }
+    assert_eq!(posted, usize::from(NOTICES));
+    world.finish();
+    world.check();
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -563,6 +636,7 @@ enum Turn {
     Complete(usize),
     Shoot(usize),
     CompleteDirect(usize),
+    Hear(usize),
     Notice(usize),
     Renew,
     Break,
@@ -583,6 +657,7 @@ fn turn() -> impl Strategy<Value = Turn> {
         8 => end.clone().prop_map(Turn::Complete),
         8 => end.clone().prop_map(Turn::Shoot),
         8 => end.clone().prop_map(Turn::CompleteDirect),
+        8 => end.clone().prop_map(Turn::Hear),
         3 => end.prop_map(Turn::Notice),
         2 => Just(Turn::Renew),
         1 => Just(Turn::Break),
@@ -609,6 +684,7 @@ impl World {
             Turn::Complete(me) => self.complete(me),
             Turn::Shoot(me) => self.shoot(me),
             Turn::CompleteDirect(me) => self.complete_direct(me),
+            Turn::Hear(me) => self.hear(me),
             Turn::Notice(me) => self.notice(me),
             Turn::Renew => self.renew(),
             Turn::Break => self.direct = false,

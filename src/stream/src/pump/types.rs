@@ -78,9 +78,11 @@ pub enum What {
         bytes: [u8; CONTROL_LEN],
     },
     /// Bytes of a stream for the buffer that its reader has lent, by the queue pair of direct
-    /// transfers: no message, and no word. They may begin at the end of the staging ring and go on
-    /// at its beginning. Their end is told by
-    /// [`Pump::on_direct_done`](super::Pump::on_direct_done).
+    /// transfers, with their word, of which the other end tells [`Pump::on_direct`]. That they are
+    /// complete is told by [`Pump::on_direct_done`].
+    ///
+    /// [`Pump::on_direct`]: super::Pump::on_direct
+    /// [`Pump::on_direct_done`]: super::Pump::on_direct_done
     Direct {
         /// Whose.
         stream: u16,
@@ -118,6 +120,9 @@ pub enum Came {
     /// Bytes up to here have come into the buffer that the program has lent
     /// ([`Pump::landed`](super::Pump::landed)).
     Direct(u16, Seq),
+    /// The buffer that the program has lent is to be taken back
+    /// ([`Pump::revoke`](super::Pump::revoke)).
+    Return(u16),
     /// The staging ring is free up to [`Pump::kept`](super::Pump::kept).
     Credit(u16),
     /// A step of the switch, to be taken by [`Pump::step`](super::Pump::step).

@@ -25,12 +25,14 @@ pub enum Control {
     /// Either end, before the switch: its program reads TCP through it alone, so that no read waits
     /// there for what is on the link.
     Consent,
-    /// Writer to reader: bytes have landed in the buffer of an ADVERT. They are the reader's if it
-    /// has not taken the buffer back.
-    Direct(Landed),
-    /// Writer to reader, which leaves the link: the bytes from here on, that it has said to have
-    /// landed, follow by the ring. The reader passes over what it has of them.
+    /// Writer to reader, which leaves the link: the bytes from here on, which have gone directly,
+    /// follow by the ring. The reader passes over what it has of them.
     Again(Seq),
+    /// Writer to reader: the queue pair for direct transfers was lost with some for the buffer of
+    /// this ADVERT. The reader is to revoke it, and so to say what it has.
+    Return(AdvertId),
+    /// Of no stream: so many direct transfers have come by the queue pair for them, modulo 2^16.
+    Noticed(u16),
     /// Of no stream: a queue pair for direct transfers is wanted.
     DirectQp(DirectQp),
 }
@@ -51,15 +53,6 @@ pub struct Revoked {
     pub id: AdvertId,
     /// All bytes before this the reader has.
     pub seq: Seq,
-}
-
-/// Bytes in the buffer of an ADVERT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Landed {
-    /// Whose.
-    pub id: AdvertId,
-    /// How many more. Never zero.
-    pub len: u32,
 }
 
 /// An end of a new stream: its number there, and the ring that it lends.
@@ -125,9 +118,10 @@ const KIND_GRANT: u64 = 8;
 const KIND_DENY: u64 = 9;
 const KIND_CLOSED: u64 = 10;
 const KIND_CONSENT: u64 = 11;
-const KIND_DIRECT: u64 = 12;
+const KIND_NOTICED: u64 = 12;
 const KIND_AGAIN: u64 = 13;
 const KIND_DIRECT_QP: u64 = 14;
+const KIND_RETURN: u64 = 15;
 /// Bit 8 of the first word: the ADVERT's reader waits for all of it.
 const FLAG_WAITALL: u64 = 1 << 8;
 
@@ -159,8 +153,9 @@ impl Control {
             Self::Meeting(meeting) => meeting.emit(),
             Self::Closed => [KIND_CLOSED, 0, 0, 0, 0, 0],
             Self::Consent => [KIND_CONSENT, 0, 0, 0, 0, 0],
-            Self::Direct(Landed { id, len }) => [KIND_DIRECT | long(len), id.0, 0, 0, 0, 0],
+            Self::Noticed(count) => [KIND_NOTICED | long(u32::from(count)), 0, 0, 0, 0, 0],
             Self::Again(seq) => [KIND_AGAIN, 0, seq.0, 0, 0, 0],
+            Self::Return(id) => [KIND_RETURN, id.0, 0, 0, 0, 0],
             Self::DirectQp(DirectQp { port, cookie }) => {
                 let (low, high) = halves(&cookie);
                 [KIND_DIRECT_QP | long(u32::from(port)), low, high, 0, 0, 0]
@@ -221,11 +216,9 @@ impl Control {
             KIND_ASK | KIND_GRANT | KIND_DENY => Self::Meeting(Meeting::parse(words)?),
             KIND_CLOSED => Self::Closed,
             KIND_CONSENT => Self::Consent,
-            KIND_DIRECT => Self::Direct(Landed {
-                id: AdvertId(id),
-                len: value,
-            }),
+            KIND_NOTICED => Self::Noticed(u16::try_from(value).map_err(|_| PeerFault::Malformed)?),
             KIND_AGAIN => Self::Again(Seq(seq)),
+            KIND_RETURN => Self::Return(AdvertId(id)),
             KIND_DIRECT_QP => Self::DirectQp(DirectQp {
                 port: u16::try_from(value).map_err(|_| PeerFault::Malformed)?,
                 cookie: (u128::from(seq) << 64 | u128::from(id)).to_le_bytes(),
@@ -242,7 +235,6 @@ impl Control {
             }
             Self::Advert(a) if !a.phase.is_direct() => Err(PeerFault::AdvertPhase),
             Self::Turn(turn) if turn.phase.is_direct() => Err(PeerFault::TurnPhase),
-            Self::Direct(landed) if landed.len == 0 => Err(PeerFault::DirectRange),
             // An asker for one has no secret yet.
             Self::DirectQp(DirectQp { port: 0, cookie }) if cookie != [0; 16] => {
                 Err(PeerFault::Malformed)

@@ -1,6 +1,6 @@
 //! Registered memory of a link beside its arena: control messages, no bytes of streams.
 
-use super::terms::RECEIVES;
+use super::terms::{DIRECT_RECEIVES, RECEIVES};
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::device::{Domain, Region};
 use sluice_fabric::verbs::queue::Said;
@@ -23,7 +23,7 @@ unsafe impl Sync for ControlMemory {}
 
 const SLOTS_LEN: usize = RECEIVES as usize * CONTROL_LEN;
 /// One more than there are receives: RDMA READs of fences go there.
-const SAID_LEN: usize = (RECEIVES as usize + 1) * size_of::<Said>();
+const SAID_LEN: usize = (RECEIVES as usize + DIRECT_RECEIVES as usize + 1) * size_of::<Said>();
 const LEN: usize = (2 * SLOTS_LEN + SAID_LEN).next_multiple_of(4096);
 
 impl ControlMemory {
@@ -70,14 +70,24 @@ impl ControlMemory {
 
     /// Where RDMA READs go, and the local key.
     pub(crate) fn sink(&self) -> (*mut u8, u32) {
-        let at = 2 * SLOTS_LEN + usize::from(RECEIVES) * size_of::<Said>();
+        let at = 2 * SLOTS_LEN + SAID_LEN - size_of::<Said>();
         // SAFETY: the last `Said`, at the end of the `SAID_LEN` bytes after both kinds of slots.
         (unsafe { self.at.add(at) }, self.said.local_key())
     }
 
+    /// The buffer of a receive of the link's queue pair.
     pub fn said(&self, slot: u64) -> *mut Said {
-        let at = 2 * SLOTS_LEN + slot as usize % usize::from(RECEIVES) * size_of::<Said>();
-        // SAFETY: after both kinds of slots there are more `Said`s than `RECEIVES`, aligned.
+        self.said_at(slot as usize % usize::from(RECEIVES))
+    }
+
+    /// The buffer of a receive of the queue pair for direct transfers.
+    pub fn notice(&self, slot: u64) -> *mut Said {
+        self.said_at(usize::from(RECEIVES) + slot as usize % usize::from(DIRECT_RECEIVES))
+    }
+
+    fn said_at(&self, number: usize) -> *mut Said {
+        let at = 2 * SLOTS_LEN + number * size_of::<Said>();
+        // SAFETY: after both kinds of slots there is a `Said` for each receive, aligned.
         unsafe { self.at.add(at) }.cast()
     }
 }

@@ -4,21 +4,24 @@
 use super::endpoint::Endpoint;
 use super::endpoint_state::EndpointState;
 use super::queue::Share;
-use super::terms::{BATCH, Lost, Note, TICKS};
+use super::terms::{BATCH, DIRECT_RECEIVES, Lost, Note, TICKS};
 use super::users;
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::{Device, Region, Trouble};
-use sluice_fabric::verbs::queue::{News, Pair, Shape, Shot};
+use sluice_fabric::verbs::queue::{News, Pair, Post, Shape};
 use sluice_stream::Seq;
-use sluice_stream::pump::What;
+use sluice_stream::pump::{Came, Message, What};
 
-/// Fewer than 16 direct transfers are under way at once, and each is at most three work requests.
+/// At most 16 direct transfers are under way at once, and each is at most two work requests, of
+/// which the second carries a [`Said`].
+///
+/// [`Said`]: sluice_fabric::verbs::queue::Said
 const SHAPE: Shape = Shape {
-    sends: 3 * 16,
-    receives: 1,
-    inline: 0,
+    sends: 2 * 16,
+    receives: DIRECT_RECEIVES as u32,
+    inline: 8,
 };
 
 /// Losses after which this end asks for no other, and the wait after the first; each later wait is
@@ -58,7 +61,7 @@ pub struct DirectQps {
 
 impl EndpointState {
     /// Posts a direct transfer.
-    pub fn shoot(&mut self, what: What) {
+    pub fn shoot(&mut self, Message { what, word, .. }: Message) {
         let What::Direct {
             stream,
             from,
@@ -68,36 +71,31 @@ impl EndpointState {
         else {
             return;
         };
-        let place = self.places.get(usize::from(stream)).copied().flatten();
-        let direct_qp = self.direct_qps.direct_qp.as_ref();
-        let (Some(place), Some(direct_qp)) = (place, direct_qp) else {
+        let ((at, key), by_device) = self.bytes_at(stream, from.value());
+        let Some(direct_qp) = self.direct_qps.direct_qp.as_ref() else {
             return self.fail_direct_qp();
         };
-        let at = from.value() & u64::from(place.staging_len - 1);
-        let first = u64::from(len).min(u64::from(place.staging_len) - at) as u32;
-        let base = place.staging.at.cast_const();
-        let staged = [(base.wrapping_add(at as usize), first), (base, len - first)];
-        let (from, key) = match self.pages.place(stream, from.value()) {
-            Some((address, key)) => ([(address, len), (base, 0)], key),
-            None => (staged, place.staging.local_key),
-        };
-        let shot = Shot {
-            from,
-            key,
+        let post = Post {
+            from: (at, len, key),
             to,
-            read: self.proof(),
-            mark: 1,
+            word,
+            mark: Some(1),
+            by_device,
         };
         self.direct_qps.shots += 1;
-        // SAFETY: bytes in the staging ring stay until the peer has credited them. The sink of the
-        // READ and the control slots live as long as the queue pair.
-        if unsafe { direct_qp.pair.write(&shot) }.is_err() {
+        // SAFETY: bytes in the staging ring stay until the peer has credited them.
+        if unsafe { direct_qp.pair.post(&[post]) }.is_err() {
             self.fail_direct_qp();
         }
     }
 
-    /// Takes completions of direct transfers.
-    pub fn take_direct_qp(&mut self) -> Result<(), Lost> {
+    /// Takes completions of direct transfers: of this end's, after which `free` gets the stream,
+    /// and of the peer's, after which `came` does.
+    pub(crate) fn take_direct_qp(
+        &mut self,
+        mut free: impl FnMut(&mut Self, u16),
+        mut came: impl FnMut(&mut Self, u16),
+    ) -> Result<(), Lost> {
         loop {
             let Some(direct_qp) = &self.direct_qps.direct_qp else {
                 return Ok(());
@@ -109,19 +107,47 @@ impl EndpointState {
                 .take(&direct_qp.share, &mut batch, false);
             self.rest |= taken.rest;
             for news in batch.iter().take(taken.count) {
-                match news {
+                match *news {
                     News::Done { .. } if !self.direct_qps.failed => {
                         self.direct_qps.landed += 1;
-                        self.pump.on_direct_done(1)?;
+                        let mut done = None;
+                        self.pump.on_direct_done(1, |stream| done = Some(stream))?;
+                        if let Some(stream) = done {
+                            free(self, stream);
+                        }
+                    }
+                    News::Came { slot, said } => {
+                        // SAFETY: the receive has completed, so the device has no use for its
+                        // buffer.
+                        let said = said.unwrap_or_else(|| unsafe {
+                            self.control.notice(slot).read_volatile()
+                        });
+                        if self.receive_direct(slot).is_err() {
+                            self.fail_direct_qp();
+                        }
+                        if let Came::Direct(stream, _) = self.pump.on_direct(said.word, said.len)? {
+                            came(self, stream);
+                        }
                     }
                     News::Failed { .. } => self.fail_direct_qp(),
-                    _ => {}
+                    News::Done { .. } => {}
                 }
             }
             if !taken.more {
                 return Ok(());
             }
         }
+    }
+
+    /// Posts a receive for a transfer of the peer's.
+    fn receive_direct(&self, slot: u64) -> Result<(), Errno> {
+        let Some(direct_qp) = &self.direct_qps.direct_qp else {
+            return Err(libc::ENOTCONN);
+        };
+        let into =
+            (!self.immediate).then(|| (self.control.notice(slot), self.control.said.local_key()));
+        // SAFETY: the buffer lives as long as the queue pair: `control` is dropped after it.
+        unsafe { direct_qp.pair.receive(slot, into) }
     }
 
     /// Fails the queue pair, and has the control thread destroy it.
@@ -174,6 +200,7 @@ impl Endpoint {
     /// # Errors
     /// EBUSY: there is one; ENOTCONN; the device's.
     pub fn begin_direct_qp(&'static self, id: Id) -> Result<(), Errno> {
+        let mut refused = None;
         let begun = self.inside(|inner| {
             if inner.direct_qps.direct_qp.is_some() || inner.lost.is_some() {
                 return Err(libc::EBUSY);
@@ -192,8 +219,14 @@ impl Endpoint {
                 stands: false,
             });
             inner.direct_qps.failed = false;
-            Ok(())
+            let mut slots = 0..u64::from(DIRECT_RECEIVES);
+            let begun = slots.try_for_each(|slot| inner.receive_direct(slot));
+            if begun.is_err() {
+                refused = inner.direct_qps.direct_qp.take();
+            }
+            begun
         });
+        drop(refused);
         begun.unwrap_or(Err(libc::ENOTCONN))
     }
 
@@ -215,6 +248,9 @@ impl Endpoint {
             if let Some(direct_qp) = &mut inner.direct_qps.direct_qp
                 && !inner.direct_qps.failed
             {
+                if inner.immediate {
+                    direct_qp.pair.be_ready_soon();
+                }
                 direct_qp.stands = true;
                 inner.direct_qps.wanted = false;
                 inner.pump.set_direct(true);

@@ -435,11 +435,12 @@ impl Endpoint {
     fn turn(&self, inner: &mut EndpointState, polls: bool) -> Result<(), Lost> {
         loop {
             self.take(inner, polls)?;
-            inner.take_direct_qp()?;
+            self.take_direct(inner)?;
             if inner.pump.is_draining() {
                 // An empty inbox is not enough: only a poll of the device shows that no more came.
                 if !polls {
                     self.take(inner, true)?;
+                    self.take_direct(inner)?;
                 }
                 inner.pump.on_emptied();
             }
@@ -462,6 +463,7 @@ impl Endpoint {
         // After a breach of the protocol nothing more of the peer is believed.
         if !matches!(lost, Lost::Peer(_)) {
             let _ = self.take(inner, true);
+            let _ = self.take_direct(inner);
         }
         inner.share.shut();
         self.dead.store(true, Ordering::Relaxed);
@@ -517,6 +519,13 @@ impl Endpoint {
         }
     }
 
+    fn take_direct(&self, inner: &mut EndpointState) -> Result<(), Lost> {
+        inner.take_direct_qp(
+            |inner, stream| self.free(inner, stream),
+            |inner, stream| self.bring(inner, stream),
+        )
+    }
+
     fn news(&self, inner: &mut EndpointState, news: News) -> Result<(), Lost> {
         match news {
             News::Failed { status } => Err(Lost::Device(status)),
@@ -562,6 +571,7 @@ impl Endpoint {
                 })?;
                 match came {
                     Came::Bytes(stream, _) | Came::Direct(stream, _) => self.bring(inner, stream),
+                    Came::Return(stream) => self.wake_readers(stream),
                     Came::Credit(stream) => {
                         self.free(inner, stream);
                         inner.note_record(stream);
@@ -610,6 +620,13 @@ impl Endpoint {
         }
         if to != place.tail && into.tx.tail.advance(place.tail, to).is_ok() {
             place.tail = to;
+            self.wake_readers(stream);
+        }
+    }
+
+    /// Wakes waiting readers, to look again.
+    fn wake_readers(&self, stream: u16) {
+        if let (Some([_, into]), Some([near, _])) = (self.directions(stream), self.links()) {
             fence(Ordering::SeqCst);
             let waiters = into.rx_wishes.waiters.load(Ordering::Relaxed);
             users::with(|users| (users.wake)(near, waiters, u32::from(stream)));

@@ -13,7 +13,7 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Errno;
 use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::{Device, Domain};
-use sluice_fabric::verbs::queue::{Pair, Post, Proof, Shot};
+use sluice_fabric::verbs::queue::{Pair, Post, Proof};
 use sluice_stream::pump::{Lent, Message, Pump, What};
 use sluice_stream::wire::{Berth, CONTROL_LEN};
 use std::collections::VecDeque;
@@ -255,7 +255,7 @@ impl EndpointState {
                     break;
                 }
                 if let What::Direct { .. } = message.what {
-                    self.shoot(message.what);
+                    self.shoot(message);
                 } else if let Some(post) = batch.get_mut(n) {
                     *post = self.describe(message);
                     n += 1;
@@ -275,29 +275,26 @@ impl EndpointState {
     }
 
     /// An RDMA READ, which completes after all earlier WRITEs have landed.
-    pub(crate) fn proof(&self) -> Proof {
-        Proof {
-            into: self.control.sink(),
-            from: (self.peer.place, self.peer.key),
-        }
-    }
-
     fn fence(&mut self) -> Result<(), Errno> {
         self.marks += 1;
-        let read = Shot {
-            from: [(ptr::null(), 0); 2],
-            key: 0,
-            to: (0, 0),
-            read: self.proof(),
-            mark: FENCE,
+        let proof = Proof {
+            into: self.control.sink(),
+            from: (self.peer.place, self.peer.key),
         };
         // SAFETY: the sink lives as long as the queue pair, and the peer lets its slots be read.
-        unsafe { self.pair.write(&read) }
+        unsafe { self.pair.read(&proof, FENCE) }
     }
 
     /// True if work requests are posted that must complete: the link's timer runs then.
     pub(crate) fn is_outstanding(&self) -> bool {
         self.pump.outstanding() + self.pump.direct_outstanding() != 0 || self.pump.is_fencing()
+    }
+
+    /// The place of a stream's bytes, and the local key; and whether a file has them.
+    pub(crate) fn bytes_at(&self, stream: u16, at: u64) -> ((*const u8, u32), bool) {
+        let in_file = self.pages.place(stream, at);
+        let place = in_file.unwrap_or_else(|| self.staged(stream, at));
+        (place, in_file.is_some())
     }
 
     pub(crate) fn describe(&mut self, Message { what, word, weight }: Message) -> Post {
@@ -309,9 +306,8 @@ impl EndpointState {
                 len,
                 to,
             } => {
-                let in_file = self.pages.place(stream, from.value());
-                by_device = in_file.is_some();
-                let (at, key) = in_file.unwrap_or_else(|| self.staged(stream, from.value()));
+                let (at, key);
+                ((at, key), by_device) = self.bytes_at(stream, from.value());
                 ((at, len, key), to)
             }
             What::Control { slot, bytes } => {

@@ -2,12 +2,15 @@
 
 use sluice_fabric::verbs::queue::Shape;
 use sluice_stream::Error;
+use sluice_stream::pump::NOTICES;
 use sluice_stream::wire::{DirectQp, Meeting};
 
 /// Receives that each end of a link keeps posted. Part of the protocol.
 pub const RECEIVES: u16 = 64;
 /// Messages that may be posted and incomplete at once.
 pub const SENDS: u16 = 64;
+/// Receives for direct transfers that each end keeps posted on the queue pair for them.
+pub(crate) const DIRECT_RECEIVES: u16 = 2 * NOTICES;
 /// Sizes of a link's queue pair.
 pub const SHAPE: Shape = Shape {
     // Each message may be two work requests; one more is a fence.

@@ -142,6 +142,9 @@ def between_hosts(seed, full):
         yield f"{device} long paths", run(device, 6, *far), {}, 8, True
         files = script("guest/pages", "--lib", common.LIB, "--seed", str(seed), *fault)
         files += ["--rounds", "2000" if full else "50"]
+        if not full and device == "rxe":
+            # What is the same over both devices.
+            files += ["--without", "ways,calls,little,sizes,changes"]
         yield f"{device} pages of files", run(device, 20 if full else 4, *files), {}, 22, True
         yield f"{device} reasons", run(device, 4, *script("reasons.py", "--hosts")), {}, 5, True
         # Most of a test's time is spent asleep, also on one processor.
@@ -160,6 +163,8 @@ def between_hosts(seed, full):
             yield f"{device} c-tests", run(device, 8, *hosts, "--sample", "100"), {}, 9, True
             few = script("guest/rounds", "--rounds", "2", "--seed", str(seed))
             yield f"{device} rounds", run(device, 4, *few), {}, 5, True
+            direct = [*few, "-e", "SLUICE_DIRECT=2000", "interface", "kill-process", "fork"]
+            yield f"{device} rounds of direct transfers", run(device, 4, *direct), {}, 5, True
 
 
 def newest(name):

@@ -40,12 +40,9 @@ pub use sluice_sockets::descriptors::{
 };
 pub use sluice_sockets::io_wait::IoWait;
 pub use sluice_sockets::observe_passed;
-pub use sluice_sockets::raw_use::{reads as raw_read, used as raw_use};
+pub use sluice_sockets::raw_use::{reads as raw_read, spliced as splice, used as raw_use};
 pub use sluice_sockets::scm_rights::{
     arrived as received_descriptors, leaving as passing_descriptors,
-};
-pub use sluice_sockets::send::splice::{
-    emptied as splice_emptied, filled as splice_filled, fills as splice_fills,
 };
 pub use sluice_sockets::uring;
 pub use sluice_sockets::verdict::{Error, Pass, READ, Verdict};
@@ -119,12 +116,6 @@ pub unsafe fn sendfile(
         ),
         None => Verdict::Pass(Pass::NOBODY),
     }
-}
-
-/// `splice` to a tracked socket from a pipe. `how`: an offset was given, which the kernel refuses;
-/// the call may not wait.
-pub fn splice(e: Entry, in_fd: c_int, out_fd: c_int, len: size_t, how: (bool, bool)) -> Verdict {
-    broken(sending::splice::splice(e, in_fd, out_fd, len, how), 0)
 }
 
 // --- a socket's life ---

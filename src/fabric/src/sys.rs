@@ -571,15 +571,6 @@ pub unsafe fn sendfile(
     sys!(sendfile, to, from, offset, count)
 }
 
-/// `splice(2)` from a pipe, of at most `len` bytes, without waiting for the pipe. Only for a
-/// process without a filter.
-///
-/// # Errors
-/// The kernel's.
-pub fn splice(pipe: c_int, to: c_int, len: usize) -> Result<usize, Errno> {
-    sys!(splice, pipe, 0, to, 0, len, libc::SPLICE_F_NONBLOCK)
-}
-
 /// `lseek(2)`: the file's position after it. Only for a process without a filter.
 ///
 /// # Errors

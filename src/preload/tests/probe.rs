@@ -491,14 +491,9 @@ pub fn raw_read(_: c_int, reason: Reason) {
 pub fn raw_use(_: c_int, reason: Reason) {
     notice(format_args!("raw_use {}", reason.code()));
 }
-pub fn splice(_: Entry, _: c_int, _: c_int, _: usize, _: (bool, bool)) -> Verdict {
+pub fn splice(_: Entry, _: c_int, _: bool) -> Verdict {
     verdict("splice")
 }
-pub unsafe fn splice_fills(_: c_int, _: *const libc::loff_t, _: c_int) -> Option<()> {
-    None
-}
-pub fn splice_filled((): (), _: ssize_t) {}
-pub fn splice_emptied(_: c_int, _: ssize_t) {}
 pub fn hold_cancel() -> Option<c_int> {
     None
 }

@@ -8,7 +8,6 @@
 mod by_pages;
 mod file;
 pub(crate) mod job;
-pub mod splice;
 
 pub use file::sendfile;
 

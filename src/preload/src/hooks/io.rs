@@ -1,7 +1,7 @@
 //! Stream input and output by descriptor: read, write, their vectors, and what moves whole files.
 
 use crate::api;
-use crate::boundary::{raw_read, raw_use, serve, tell};
+use crate::boundary::{raw_read, raw_use, serve};
 use crate::real::test_cancel;
 use libc::{
     SPLICE_F_NONBLOCK, c_int, c_uint, c_void, iovec, loff_t, off_t, off64_t, size_t, ssize_t,
@@ -95,23 +95,8 @@ hooks! {
         let kernel = || {
             forward!(splice(in_fd, in_offset, out_fd, out_offset, len, flags)) as ssize_t
         };
-        let Some(e) = api::lookup(out_fd) else {
-            let mut filling = None;
-            // SAFETY: the offset is an argument of this function's C caller.
-            tell(out_fd, || filling = unsafe { api::splice_fills(in_fd, in_offset, out_fd) });
-            let moved = kernel();
-            if let Some(filling) = filling {
-                tell(out_fd, || api::splice_filled(filling, moved));
-            }
-            return moved;
-        };
-        let has_offset = !in_offset.is_null() || !out_offset.is_null();
-        let how = (has_offset, flags & SPLICE_F_NONBLOCK != 0);
-        serve(out_fd, || api::splice(e, in_fd, out_fd, len, how), || {
-            let moved = kernel();
-            tell(out_fd, || api::splice_emptied(in_fd, moved));
-            moved
-        })
+        let Some(e) = api::lookup(out_fd) else { return kernel() };
+        serve(out_fd, || api::splice(e, out_fd, flags & SPLICE_F_NONBLOCK != 0), kernel)
     }
 
     unsafe fn tee(in_fd: c_int, out_fd: c_int, len: size_t, flags: c_uint) -> ssize_t => on_tee {

@@ -63,12 +63,11 @@ pub unsafe fn sendfile(
         trigger::before_large(sock, total);
     }
     let mut sends = Sends {
-        job: job(sock, fd, 0, ran),
+        job: job(sock, fd, ran),
         file,
         position,
         total,
         is_large,
-        is_splice: false,
     };
     let verdict = sends.all();
     let position = sends.position;
@@ -82,37 +81,12 @@ pub unsafe fn sendfile(
     verdict
 }
 
-/// For `splice`: sends `len` bytes of a file from `from` on. The caller's own `splice` does it if
-/// TCP takes them.
-pub(super) fn send(
-    sock: &'static Socket,
-    fd: c_int,
-    file: c_int,
-    (from, len): (u64, usize),
-    flags: c_int,
-) -> Verdict {
-    if sock.tx.state() == State::Plain
-        && let Some(pass) = enter_kernel(sock)
-    {
-        return Verdict::Pass(pass);
-    }
-    let mut sends = Sends {
-        job: job(sock, fd, flags, Ran::now()),
-        file,
-        position: Some(from as i64),
-        total: len,
-        is_large: false,
-        is_splice: true,
-    };
-    sends.all()
-}
-
 /// A call that begins. `ran`: count of handlers that had run then.
-fn job(sock: &'static Socket, fd: c_int, flags: c_int, ran: Ran) -> Job {
+fn job(sock: &'static Socket, fd: c_int, ran: Ran) -> Job {
     Job {
         sock,
         fd,
-        flags,
+        flags: 0,
         ran,
         done: 0,
         deadline: None,
@@ -130,8 +104,6 @@ struct Sends {
     position: Option<i64>,
     total: usize,
     is_large: bool,
-    /// The program has called `splice`, and the bytes are in a pipe, too.
-    is_splice: bool,
 }
 
 impl Sends {
@@ -189,15 +161,8 @@ impl Sends {
                     drop(section);
                     return Some(self.job.partly(Error::Interrupted));
                 }
-                if self.is_splice && self.job.done != 0 {
-                    drop(section);
-                    return Some(finish(sock, self.job.done));
-                }
                 sock.tx.call_begins();
                 drop(section);
-                if self.is_splice {
-                    return Some(Verdict::Pass(Pass::tx(sock)));
-                }
                 let is_large = self.is_large;
                 let piece = if is_large { left.min(PIECE) } else { left };
                 match self.rest_by_sendfile(piece) {

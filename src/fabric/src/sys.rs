@@ -571,7 +571,7 @@ pub unsafe fn sendfile(
     sys!(sendfile, to, from, offset, count)
 }
 
-/// `lseek(2)`: the file's position after it. Only for a process without a filter.
+/// `lseek(2)`: the file's position after it.
 ///
 /// # Errors
 /// The kernel's.

@@ -536,7 +536,13 @@ mod tests {
         if !matches!(pages.find(&version, (0, LEN), now), Found::Wanted) {
             return false;
         }
-        let window = Window::map(file.as_raw_fd(), &st, 0, LEN);
+        let window = loop {
+            match Window::map(file.as_raw_fd(), &st, 0, LEN) {
+                // Not all of it is in memory: a read brings it there.
+                Err(Unfit::Fresh) => drop(std::fs::read("/proc/self/exe")),
+                window => break window,
+            }
+        };
         assert!(pages.ask(&version, 0, window, now).is_ok_and(|asks| asks));
         let (asked, more) = pages.take_asked().unwrap();
         assert!(!more);

@@ -161,7 +161,6 @@ impl Rights {
 /// has this process's user, group and user namespace, and every capability of this process. A trial
 /// must work, too.
 pub fn may_pull(pid: i32) -> bool {
-    let _low = Low::begin();
     let both = Rights::of(pid).zip(Rights::own());
     both.is_some_and(|(peer, own)| own.may_read_for(&peer))
 }
@@ -169,7 +168,6 @@ pub fn may_pull(pid: i32) -> bool {
 /// True if process `pid` will read this process's memory, as [`may_pull`] decides there, and the
 /// kernel allows it. Other peers are told no address.
 pub fn may_be_pulled_by(pid: i32) -> bool {
-    let _low = Low::begin();
     let both = Rights::of(pid).zip(Rights::own());
     both.is_some_and(|(peer, own)| peer.may_read_for(&own) && peer.is_let_into(&own))
         && sys::is_dumpable()

@@ -397,8 +397,7 @@ pub(crate) unsafe fn moved_file(call: Moved, file: c_int, offset: *const off64_t
     if let Some(mut feed) = Feed::begin(call) {
         if seccomp::may_use_system_calls().is_ok() {
             let end = if offset.is_null() {
-                // SAFETY: takes no pointers; lseek is not hooked.
-                Some(unsafe { libc::lseek64(file, 0, libc::SEEK_CUR) })
+                sys::seek(file, 0, libc::SEEK_CUR).ok()
             } else {
                 // SAFETY: the kernel has just written the offset.
                 unsafe { feed.header(offset) }

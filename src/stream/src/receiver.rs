@@ -581,11 +581,6 @@ impl Receiver {
         (self.freed != 0).then(|| self.ack())
     }
 
-    /// The newest ADVERT that was taken back.
-    pub const fn revoked(&self) -> AdvertId {
-        self.revoked
-    }
-
     /// Push: direct bytes whose fate the writer does not know come by the ring.
     ///
     /// # Errors

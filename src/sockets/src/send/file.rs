@@ -62,28 +62,7 @@ pub unsafe fn sendfile(
     if is_large {
         trigger::before_large(sock, total);
     }
-    let mut sends = Sends {
-        job: job(sock, fd, ran),
-        file,
-        position,
-        total,
-        is_large,
-    };
-    let verdict = sends.all();
-    let position = sends.position;
-    if let Some(position) = position {
-        if caller::cannot_write(offset as usize, size_of::<off64_t>()) {
-            return Verdict::Failed(Error::BadAddress);
-        }
-        // SAFETY: the caller's address, which is not null and was found writable.
-        unsafe { offset.write_unaligned(position) };
-    }
-    verdict
-}
-
-/// A call that begins. `ran`: count of handlers that had run then.
-fn job(sock: &'static Socket, fd: c_int, ran: Ran) -> Job {
-    Job {
+    let job = Job {
         sock,
         fd,
         flags: 0,
@@ -93,7 +72,23 @@ fn job(sock: &'static Socket, fd: c_int, ran: Ran) -> Job {
         patience: None,
         known: None,
         waited: false,
+    };
+    let mut sends = Sends {
+        job,
+        file,
+        position,
+        total,
+        is_large,
+    };
+    let verdict = sends.all();
+    if let Some(position) = sends.position {
+        if caller::cannot_write(offset as usize, size_of::<off64_t>()) {
+            return Verdict::Failed(Error::BadAddress);
+        }
+        // SAFETY: the caller's address, which is not null and was found writable.
+        unsafe { offset.write_unaligned(position) };
     }
+    verdict
 }
 
 /// A file's bytes on their way.
@@ -183,9 +178,9 @@ impl Sends {
     /// Puts bytes of the file on the link: by its own pages if that can be, else at most `n` into
     /// the ring at `at`. Returns false at the end of the file. Call with the tx lock held.
     fn onto_link(&mut self, ring: &Ring, at: u64, n: usize) -> Result<bool, sys::Errno> {
-        if by_pages::may_be(self.job.sock)
-            && let Some(from) = self.place()
-        {
+        let may_be = by_pages::may_be(self.job.sock);
+        let from = may_be.then(|| self.place()).flatten();
+        if let Some(from) = from {
             let part = Part {
                 file: self.file,
                 from,
@@ -202,7 +197,8 @@ impl Sends {
                 }
             }
         }
-        self.read_into_ring(ring, at, n).map(|read| read != 0)
+        let read = self.read_into_ring((ring, at, n), from)?;
+        Ok(read != 0)
     }
 
     /// Where in the file the next byte is.
@@ -224,18 +220,21 @@ impl Sends {
         }
     }
 
-    /// Reads at most `n` bytes of the file into the ring at `at`, and publishes them. Returns how
-    /// many it has read; 0: the end of the file. Call with the tx lock held.
-    fn read_into_ring(&mut self, ring: &Ring, at: u64, n: usize) -> Result<usize, sys::Errno> {
+    /// Reads at most `n` bytes of the file into the ring at `at`, and publishes them. `from`: where
+    /// in the file they are, if pages may be used. Returns how many it has read; 0: the end of the
+    /// file. Call with the tx lock held.
+    fn read_into_ring(
+        &mut self,
+        (ring, at, n): (&Ring, u64, usize),
+        from: Option<u64>,
+    ) -> Result<usize, sys::Errno> {
         let sock = self.job.sock;
         let pieces = ring.pieces(at, n as u64).map(|(base, len)| iovec {
             iov_base: base.cast(),
             iov_len: len,
         });
         let used = if pieces[1].iov_len == 0 { 1 } else { 2 };
-        let wants_costs = by_pages::wants_costs(sock);
-        let from = wants_costs.then(|| self.place()).flatten();
-        let begin = wants_costs.then(sys::now_ns);
+        let begin = by_pages::wants_costs(sock).then(sys::now_ns);
         let pieces = pieces.get(..used).unwrap_or_default();
         // SAFETY: `look` has reserved this space of the ring, which the reader does not read before
         // the tail moves.
@@ -259,8 +258,7 @@ impl Sends {
         } else if self.position.is_none() {
             // Not published: the kernel will read these bytes again, so the file's own position
             // goes back.
-            // SAFETY: takes no pointers; lseek is not hooked.
-            unsafe { libc::lseek64(self.file, -(read as i64), libc::SEEK_CUR) };
+            let _ = sys::seek(self.file, -(read as i64), libc::SEEK_CUR);
         }
         Ok(read)
     }

@@ -53,21 +53,8 @@ use fence::Fences;
 use flow::{Flow, Said};
 pub use types::{Came, Lent, Message, Opening, Stepped, Terms, What};
 
-/// A message given to the device.
-#[derive(Debug, Clone, Copy)]
-struct Posted {
-    /// Which stream's bytes, up to where.
-    bytes: Option<(u16, Seq)>,
-    /// Once complete they are the peer's in any case.
-    certain: bool,
-}
-
-impl Posted {
-    const OTHER: Self = Self {
-        bytes: None,
-        certain: false,
-    };
-}
+/// A message given to the device: which stream's ring bytes, if any, and up to where.
+type Posted = Option<(u16, Seq)>;
 
 /// An end of a link over verbs. See the [module](self).
 #[derive(Debug)]
@@ -253,7 +240,7 @@ impl Pump {
             self.left -= u16::from(flow.is_some_and(|flow| flow.left));
             // The next stream of this number has posted nothing.
             for posted in &mut self.posted {
-                posted.bytes = posted.bytes.filter(|(of, _)| *of != stream);
+                *posted = posted.filter(|(of, _)| *of != stream);
             }
             self.forget_written(stream, Seq::START);
         }
@@ -580,18 +567,12 @@ impl Pump {
         if self.receives.must_tell() || self.probe && self.receives.room() > 0 {
             self.probe = false;
             let word = self.word(0, Notice::Count);
-            self.posted.push_back(Posted::OTHER);
-            return Some(Message {
-                what: What::Count,
-                word,
-                weight: 0,
-            });
+            self.posted.push_back(None);
+            let what = What::Count;
+            return Some(Message { what, word });
         }
-        self.poll_fence().then_some(Message {
-            what: What::Fence,
-            word: 0,
-            weight: 0,
-        })
+        let what = What::Fence;
+        self.poll_fence().then_some(Message { what, word: 0 })
     }
 
     fn word(&mut self, stream: u16, notice: Notice) -> u32 {
@@ -613,17 +594,14 @@ impl Pump {
                 self.on_write(stream, from.plus(len));
                 // The count is of messages of the link's own queue pair.
                 let word = Immediate::new(theirs, Notice::Direct(tag), 0);
+                let word = word.map_or(0, Immediate::emit);
                 let what = What::Direct {
                     stream,
                     from,
                     len,
                     to,
                 };
-                return Message {
-                    what,
-                    word: word.map_or(0, Immediate::emit),
-                    weight: 0,
-                };
+                return Message { what, word };
             }
             Said::Bytes { from, len, to } => (from, len, to),
         };
@@ -634,13 +612,8 @@ impl Pump {
             to,
         };
         let word = self.word(theirs, Notice::Ring);
-        let bytes = Some((stream, from.plus(len)));
-        self.posted.push_back(Posted {
-            bytes,
-            certain: true,
-        });
-        let weight = len;
-        Message { what, word, weight }
+        self.posted.push_back(Some((stream, from.plus(len))));
+        Message { what, word }
     }
 
     /// A control message of the stream that the peer knows by this number.
@@ -649,10 +622,9 @@ impl Pump {
         self.controls = (slot + 1) % self.terms.theirs;
         let bytes = control.emit();
         let word = self.word(theirs, Notice::Control);
-        self.posted.push_back(Posted::OTHER);
+        self.posted.push_back(None);
         let what = What::Control { slot, bytes };
-        let weight = 0;
-        Message { what, word, weight }
+        Message { what, word }
     }
 
     /// The oldest `messages` that were posted are complete; `each` gets the streams whose staging
@@ -662,15 +634,11 @@ impl Pump {
     /// [`Bug::Switch`]: so many were not posted.
     pub fn on_done(&mut self, messages: usize, mut each: impl FnMut(u16)) -> Result<(), Error> {
         for _ in 0..messages {
-            let Some(Posted { bytes, certain }) = self.posted.pop_front() else {
-                return Err(Bug::Switch.into());
-            };
-            let Some((stream, to)) = bytes else { continue };
+            let posted = self.posted.pop_front().ok_or(Bug::Switch)?;
+            let Some((stream, to)) = posted else { continue };
             if let Some(flow) = self.flow(stream).filter(|flow| !flow.left) {
                 flow.completed = flow.completed.max(to);
-                if certain {
-                    self.on_given(stream, to)?;
-                }
+                self.on_given(stream, to)?;
                 each(stream);
             }
         }

@@ -107,8 +107,6 @@ pub struct Message {
     pub what: What,
     /// The immediate.
     pub word: u32,
-    /// Bytes of the staging ring that wait for its completion.
-    pub weight: u32,
 }
 
 /// What a message that came means for the stream that it names.

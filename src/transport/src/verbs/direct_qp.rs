@@ -61,7 +61,7 @@ pub struct DirectQps {
 
 impl EndpointState {
     /// Posts a direct transfer.
-    pub fn shoot(&mut self, Message { what, word, .. }: Message) {
+    pub fn shoot(&mut self, Message { what, word }: Message) {
         let What::Direct {
             stream,
             from,

@@ -297,7 +297,7 @@ impl EndpointState {
         (place, in_file.is_some())
     }
 
-    pub(crate) fn describe(&mut self, Message { what, word, weight }: Message) -> Post {
+    pub(crate) fn describe(&mut self, Message { what, word }: Message) -> Post {
         let (mut probe, mut by_device) = (false, false);
         let (from, to) = match what {
             What::Bytes {
@@ -331,7 +331,7 @@ impl EndpointState {
             }
         };
         self.unmarked += 1;
-        self.unmarked_bytes += weight.max(from.1) as usize;
+        self.unmarked_bytes += from.1 as usize;
         let full = self.unmarked >= MARK_MESSAGES || self.unmarked_bytes >= MARK_BYTES;
         let mark = (full || probe).then(|| {
             self.unmarked_bytes = 0;

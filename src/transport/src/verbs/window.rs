@@ -43,8 +43,7 @@ impl Version {
 
     /// Returns whether it has been left alone for a while: one that is being written would be
     /// registered in vain again and again.
-    #[must_use]
-    pub fn is_at_rest(&self) -> bool {
+    pub(super) fn is_at_rest(&self) -> bool {
         sys::seconds().saturating_sub(self.changed[0]) > AT_REST_S
     }
 

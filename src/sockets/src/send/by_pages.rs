@@ -38,6 +38,9 @@ pub(super) struct Part {
     pub left: usize,
     /// Their position in the stream.
     pub at: u64,
+    /// The file's own position is to follow. As with the kernel's `sendfile`, other calls on the
+    /// file meanwhile do not matter.
+    pub moves_file: bool,
 }
 
 /// What came of a try.
@@ -63,11 +66,19 @@ pub(super) fn send(sock: &'static Socket, part: Part) -> Sent {
     let Some(len) = length(sock, &part).filter(pays) else {
         return Sent::Copy;
     };
-    // A handler that jumped out of here would leave a span for bytes that others write then.
+    // A handler that jumped out of here would leave a span for bytes that others write then, or the
+    // file at bytes that were sent.
     let mask = thread::block_signals();
     let sent = match note(sock, part, len, way) {
         None => Sent::Copy,
-        Some(noted) if publish(sock, part.at, noted) => Sent::Bytes(noted),
+        Some(noted) if publish(sock, part.at, noted) => {
+            if part.moves_file {
+                // An error is impossible here: the file is regular.
+                let to = part.from + noted as u64;
+                let _ = sys::seek(part.file, to as i64, libc::SEEK_SET);
+            }
+            Sent::Bytes(noted)
+        }
         Some(_) => Sent::Sealed,
     };
     thread::unblock_signals(mask);

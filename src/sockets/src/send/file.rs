@@ -186,13 +186,14 @@ impl Sends {
                 from,
                 left: self.total - self.job.done,
                 at,
+                moves_file: self.position.is_none(),
             };
             match by_pages::send(self.job.sock, part) {
                 Sent::Copy => {}
                 Sent::Sealed => return Ok(true),
                 Sent::Bytes(sent) => {
                     self.job.done += sent;
-                    self.moved_to(from + sent as u64);
+                    self.position = self.position.map(|p| p + sent as i64);
                     return Ok(true);
                 }
             }
@@ -208,16 +209,6 @@ impl Sends {
             Some(place) => place,
         };
         u64::try_from(place).ok()
-    }
-
-    /// Bytes up to this place were sent without reading the file. Its own position is set as the
-    /// kernel's `sendfile` does it, which does not care for other calls on the file either.
-    fn moved_to(&mut self, place: u64) {
-        match &mut self.position {
-            Some(position) => *position = place as i64,
-            // An error is impossible here: the file is regular.
-            None => drop(sys::seek(self.file, place as i64, libc::SEEK_SET)),
-        }
     }
 
     /// Reads at most `n` bytes of the file into the ring at `at`, and publishes them. `from`: where
@@ -251,6 +242,7 @@ impl Sends {
                     from,
                     left: read,
                     at,
+                    moves_file: false,
                 };
                 by_pages::has_copied(sock, part, read, begin);
             }

@@ -269,7 +269,10 @@ impl End {
                 0 => self.pump.probe(),
                 1 => drop(self.pump.tick()),
                 2 => self.pump.flush(stream),
-                3 => self.pump.set_direct(!self.lost && input.chance()),
+                3 => {
+                    self.pump.begin_direct();
+                    self.pump.set_direct(!self.lost && input.chance());
+                }
                 _ => self.pump.want(DirectQp {
                     port: 0,
                     cookie: [0; 16],
@@ -367,7 +370,7 @@ impl End {
         };
         if notice == Notice::Control {
             self.control = self.message(input, stream);
-            if let Ok(Control::Advert(a)) = Control::parse(&self.control) {
+            if let Ok(Control::Advert(a, _)) = Control::parse(&self.control) {
                 self.adverts.insert((stream, a.place, a.key, a.len));
             }
         }
@@ -410,15 +413,18 @@ impl End {
         let id = AdvertId::new(u64::from(input.byte() % 8));
         let len = input.number(&edges) as u32;
         let control = match input.byte() % 16 {
-            0 => Control::Advert(Advert {
-                id,
-                place: input.number(&[1 << 41, u64::MAX]),
-                key: 11,
-                len,
-                seq,
-                phase: Phase::new(u64::from(input.byte() % 4)),
-                waitall: input.chance(),
-            }),
+            0 => {
+                let advert = Advert {
+                    id,
+                    place: input.number(&[1 << 41, u64::MAX]),
+                    key: 11,
+                    len,
+                    seq,
+                    phase: Phase::new(u64::from(input.byte() % 4)),
+                    waitall: input.chance(),
+                };
+                Control::Advert(advert, u16::from(input.byte() % 2))
+            }
             1 => Control::Revoke(Revoked { id, seq }),
             2 | 3 => Control::Ack(Ack {
                 credit: Credit::new(len),

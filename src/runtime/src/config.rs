@@ -125,6 +125,8 @@ pub enum Fault {
     Demote(u64),
     /// Fails a link to another host.
     Link(u64),
+    /// Fails the queue pair for direct transfers of a link to another host.
+    Direct(u64),
     /// A defect that tests must find: omits to wake a peer that sleeps.
     Wakeup(u64),
     /// A defect that tests must find: reports one byte less of a peek.
@@ -445,6 +447,7 @@ mod tests {
         let fault = |value| accepted("SLUICE_FAULT", value).fault;
         assert_eq!(fault("demote:42"), Some(Fault::Demote(42)));
         assert_eq!(fault("link:7"), Some(Fault::Link(7)));
+        assert_eq!(fault("direct:3"), Some(Fault::Direct(3)));
         assert_eq!(fault("wakeup:1"), Some(Fault::Wakeup(1)));
         assert_eq!(fault("peek:0"), Some(Fault::Peek(0)));
         assert_eq!(fault("old-kernel"), Some(Fault::OldKernel));

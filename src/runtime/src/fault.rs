@@ -15,6 +15,13 @@ pub fn cuts() -> bool {
     matches!(asked(), Some(Fault::Link(seed)) if draws(seed, 499))
 }
 
+/// True if a link's queue pair for direct transfers must fail at this move: once in about fifty, by
+/// the seed.
+#[inline(always)]
+pub fn cuts_direct() -> bool {
+    matches!(asked(), Some(Fault::Direct(seed)) if draws(seed, 49))
+}
+
 /// A defect on request: true if this wake-up of a peer is omitted, once in about fifty.
 #[inline(always)]
 pub fn forgets_to_ring() -> bool {

@@ -83,11 +83,16 @@ pub(crate) fn for_data(
     // An offer after unread bytes is not next: a wait for more than there is does not look at it.
     let offers = on_link && beyond == sock.rx.at.load(Ordering::Relaxed) + 1;
     let seen = sock.direct.seen.load(Ordering::Relaxed);
+    let lends = io_wait.lent && sock.carrier().is_driven;
     link.pin();
     drop(section);
     let news = || {
         if returning {
             return sock.rx.state.get_in_order() != State::Returning;
+        }
+        // No word of the stream tells that a writer wants the buffer back.
+        if lends && carrier::is_loan_over(sock) {
+            return true;
         }
         let tail = dir.tx.tail.read();
         tail.flagged

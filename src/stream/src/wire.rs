@@ -354,8 +354,8 @@ mod tests {
 
     #[test]
     fn layout_is_fixed() {
-        let bytes = Control::Advert(advert()).emit();
-        assert_eq!(bytes[..8], [1, 1, 0, 0, 0, 0x10, 0, 0]);
+        let bytes = Control::Advert(advert(), 0x309).emit();
+        assert_eq!(bytes[..8], [1, 1, 9, 3, 0, 0x10, 0, 0]);
         assert_eq!(bytes[8..16], 7u64.to_le_bytes());
         assert_eq!(bytes[16..24], 99u64.to_le_bytes());
         assert_eq!(bytes[24..32], 4u64.to_le_bytes());
@@ -366,11 +366,14 @@ mod tests {
     #[test]
     fn every_kind_survives() {
         for message in [
-            Control::Advert(advert()),
-            Control::Advert(Advert {
-                waitall: false,
-                ..advert()
-            }),
+            Control::Advert(advert(), Immediate::COUNTS - 1),
+            Control::Advert(
+                Advert {
+                    waitall: false,
+                    ..advert()
+                },
+                0,
+            ),
             Control::Revoke(Revoked {
                 id: AdvertId(u64::MAX),
                 seq: Seq(7),
@@ -419,17 +422,26 @@ mod tests {
     fn impossible_messages_are_refused() {
         let refused = |message: Control| Control::parse(&message.emit());
         let lie = Advert { len: 0, ..advert() };
-        assert_eq!(refused(Control::Advert(lie)), Err(PeerFault::AdvertRange));
+        assert_eq!(
+            refused(Control::Advert(lie, 0)),
+            Err(PeerFault::AdvertRange)
+        );
         let lie = Advert {
             place: u64::MAX - 4000,
             ..advert()
         };
-        assert_eq!(refused(Control::Advert(lie)), Err(PeerFault::AdvertRange));
+        assert_eq!(
+            refused(Control::Advert(lie, 0)),
+            Err(PeerFault::AdvertRange)
+        );
         let lie = Advert {
             phase: Phase(3),
             ..advert()
         };
-        assert_eq!(refused(Control::Advert(lie)), Err(PeerFault::AdvertPhase));
+        assert_eq!(
+            refused(Control::Advert(lie, 0)),
+            Err(PeerFault::AdvertPhase)
+        );
         let lie = Turn {
             phase: Phase(4),
             seq: Seq(1),

@@ -469,7 +469,7 @@ proptest! {
         }
         bytes[0] = kind.to_le_bytes()[0];
         match Control::parse(&bytes) {
-            Ok(Control::Advert(advert)) => {
+            Ok(Control::Advert(advert, _)) => {
                 prop_assert!(advert.len > 0 && advert.phase.is_direct());
                 prop_assert!(advert.place.checked_add(u64::from(advert.len)).is_some());
             }

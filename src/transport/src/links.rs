@@ -19,6 +19,9 @@ pub fn moved(link: &Link, index: u32) -> bool {
         if sluice_runtime::fault::cuts() {
             endpoint.lose(Lost::Silent);
         }
+        if sluice_runtime::fault::cuts_direct() {
+            endpoint.lose_direct_qp();
+        }
         endpoint.moved(index as u16);
     }
     true

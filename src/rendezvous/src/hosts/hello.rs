@@ -11,7 +11,7 @@ use sluice_stream::wire::Proof;
 use sluice_transport::verbs::endpoint::Hello;
 
 /// Version of these messages, and of all that follow on the link. Only equal ones make a link.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Length of a request: all that there is room for.
 pub const REQUEST_LEN: usize = 56;
 /// Length of an answer.

@@ -183,17 +183,18 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: FAULT,
-        values: "demote:SEED, link:SEED, wakeup:SEED, peek:SEED or old-kernel (builds with cargo \
-                 feature fault only)",
+        values: "demote:SEED, link:SEED, direct:SEED, wakeup:SEED, peek:SEED or old-kernel (builds \
+                 with cargo feature fault only)",
         default: "no fault",
-        meaning: "Takes streams back to TCP, or ends links to other hosts, at random moments drawn \
-                  from the number SEED; or is wrong then, in a way that tests must find; or does \
-                  without what newer kernels have.",
+        meaning: "Takes streams back to TCP, or ends links to other hosts or their queue pairs \
+                  for direct transfers, at random moments drawn from the number SEED; or is wrong \
+                  then, in a way that tests must find; or does without what newer kernels have.",
         set: |value, config| {
             let seed = |what: &[u8]| number(value.strip_prefix(what)?);
             let fault = seed(b"demote:")
                 .map(Fault::Demote)
                 .or_else(|| seed(b"link:").map(Fault::Link))
+                .or_else(|| seed(b"direct:").map(Fault::Direct))
                 .or_else(|| seed(b"wakeup:").map(Fault::Wakeup))
                 .or_else(|| seed(b"peek:").map(Fault::Peek))
                 .or_else(|| (value == b"old-kernel").then_some(Fault::OldKernel));

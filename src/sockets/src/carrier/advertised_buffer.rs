@@ -6,8 +6,8 @@
 //! buffer back. Bytes that landed in it, and that no recv has got, then go to their place in the
 //! ring, where any recv finds them.
 //!
-//! Call these functions with the socket's rx lock held, all but [`is_any`], [`revoke`] and
-//! [`Lent::shut`](super::lent::Lent::shut).
+//! Call these functions with the socket's rx lock held, all but [`is_any`], [`is_over`], [`revoke`]
+//! and [`Lent::shut`](super::lent::Lent::shut).
 
 use super::link::of;
 use crate::io_wait::IoWait;
@@ -28,6 +28,14 @@ const MOST: usize = 64 << 20;
 #[inline]
 pub fn is_any(sock: &Socket) -> bool {
     sock.lent.frame.load(Ordering::Relaxed) != 0
+}
+
+/// Returns whether the lent buffer is to be taken back: it is full, or its writer wants it so.
+pub fn is_over(sock: &'static Socket) -> bool {
+    of(sock).is_none_or(|(endpoint, stream)| {
+        let is_lent = endpoint.inside(|inner| inner.pump.is_lent(stream));
+        is_lent == Some(false)
+    })
 }
 
 /// What a recv that waits on its lent buffer finds.

@@ -31,7 +31,8 @@ mod staging;
 
 pub use advance::{advance, lost};
 pub use advertised_buffer::{
-    Found, back as end_loan, is_any as is_lent, lend, look as look_at_loan, revoke as revoke_loan,
+    Found, back as end_loan, is_any as is_lent, is_over as is_loan_over, lend,
+    look as look_at_loan, revoke as revoke_loan,
 };
 pub use await_placement::await_placement;
 pub(crate) use cursors::tell_end;

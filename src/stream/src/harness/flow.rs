@@ -295,7 +295,7 @@ impl Flow {
                     Mutant::NoRollback => advert.seq.plus(self.drift),
                     _ => advert.seq,
                 };
-                self.control(Class::Advert, Control::Advert(Advert { seq, ..advert }));
+                self.control(Class::Advert, Control::Advert(Advert { seq, ..advert }, 0));
             }
             Next::Wait if want.patience == Some(0) => self.finish()?,
             Next::Wait => {
@@ -469,7 +469,7 @@ impl Flow {
 
     fn take_control(&mut self, bytes: &[u8; CONTROL_LEN]) -> Result<(), Fault> {
         match Control::parse(bytes).map_err(crate::Error::from)? {
-            Control::Advert(advert) => self.sender.on_advert(advert)?,
+            Control::Advert(advert, _) => self.sender.on_advert(advert)?,
             Control::Revoke(revoked) => self.sender.on_revoke(revoked.id)?,
             Control::Ack(ack) => self.sender.on_ack(ack)?,
             Control::Blocked => {

@@ -116,7 +116,7 @@ impl Notices {
     }
 
     /// The peer has taken so many. A number that cannot be is of a queue pair before.
-    pub fn on_told(&mut self, count: u16) {
+    fn on_told(&mut self, count: u16) {
         let more = count.wrapping_sub(self.taken);
         if more <= self.posted.wrapping_sub(self.taken) {
             self.taken = count;
@@ -310,12 +310,18 @@ impl Flow {
 }
 
 impl Pump {
+    /// A queue pair for direct transfers is being made: call before its receives are posted, since
+    /// the peer may use it before this end knows that it is [up](Self::set_direct).
+    pub fn begin_direct(&mut self) {
+        self.notices = Notices::default();
+    }
+
     /// Whether there is a queue pair for direct transfers, from now on. After a no, what was under
-    /// way there is lost.
+    /// way there is lost, and staging of all streams may have become free.
     pub fn set_direct(&mut self, is_up: bool) {
         self.direct = is_up && self.terms.mode != Mode::Indirect;
         if is_up {
-            self.notices = Notices::default();
+            self.may_post_again();
             return;
         }
         self.says
@@ -323,13 +329,14 @@ impl Pump {
         while let Some(Written { stream, to }) = self.written.pop_front() {
             if let Some(flow) = stream.and_then(|stream| self.flow(stream))
                 && flow.run.is_none()
+                && !flow.left
             {
                 // The reader has it.
                 flow.completed = flow.completed.max(to);
             }
         }
         for (stream, flow) in (0..).zip(self.flows.iter_mut()) {
-            if let Some(flow) = flow
+            if let Some(flow) = flow.as_mut().filter(|flow| !flow.left)
                 && let Some(run) = &mut flow.run
                 && run.fate == Fate::Told
             {
@@ -337,6 +344,25 @@ impl Pump {
                 self.due.set(stream);
             }
         }
+    }
+
+    /// Direct transfers can be posted, and could not be: streams that wait have another try.
+    fn may_post_again(&mut self) {
+        for (stream, flow) in (0..).zip(&self.flows) {
+            if flow
+                .as_ref()
+                .is_some_and(|flow| !flow.left && flow.may_post())
+            {
+                self.due.set(stream);
+            }
+        }
+    }
+
+    /// Does a stream wait to hear what became of what the lost queue pair had?
+    pub(super) fn asks_for_fate(&self) -> bool {
+        let asks = |flow: &Flow| flow.run.is_some_and(|run| run.fate != Fate::Told);
+        let mut flows = self.flows.iter().flatten();
+        flows.any(|flow| !flow.left && asks(flow))
     }
 
     /// Asks the peer for a queue pair for direct transfers, or tells where to ask.
@@ -443,7 +469,8 @@ impl Pump {
         if let Some(ack) = flow.receiver.flush() {
             flow.tell(ack);
         }
-        flow.lending.says.push_back(Control::Advert(advert));
+        let advert_said = Control::Advert(advert, flow.number_use);
+        flow.lending.says.push_back(advert_said);
         self.due.set(stream);
         Some(advert.id)
     }
@@ -493,6 +520,7 @@ impl Pump {
         transfers: usize,
         mut each: impl FnMut(u16),
     ) -> Result<(), Error> {
+        let could = self.can_write();
         for _ in 0..transfers {
             let Written { stream, to } = self.written.pop_front().ok_or(Bug::Switch)?;
             if let Some(stream) = stream
@@ -502,7 +530,20 @@ impl Pump {
                 each(stream);
             }
         }
+        if !could && self.can_write() {
+            self.may_post_again();
+        }
         Ok(())
+    }
+
+    /// The peer has taken so many of this end's transfers.
+    pub(super) fn on_noticed(&mut self, count: u16) -> Came {
+        let could = self.can_write();
+        self.notices.on_told(count);
+        if !could && self.can_write() {
+            self.may_post_again();
+        }
+        Came::Nothing
     }
 
     /// A direct transfer of the peer's has come, and its receive is posted again: its word, and its
@@ -519,7 +560,9 @@ impl Pump {
             self.says.push_back((0, Control::Noticed(count)));
         }
         let stream = immediate.stream();
-        let Some(flow) = self.flow(stream).filter(|flow| !flow.left) else {
+        // On iWARP a word may come after all else of its stream.
+        let is_its = |flow: &&mut Flow| !flow.left && flow.number_use == immediate.count();
+        let Some(flow) = self.flow(stream).filter(is_its) else {
             return Ok(Came::Nothing);
         };
         if !flow.on_direct(tag, len)? {

@@ -49,6 +49,9 @@ pub(super) struct Flow {
     pub run: Option<Run>,
     /// What the program lends.
     pub lending: Lending,
+    /// Which use of its number this is, and of the peer's number: see [`Control::Advert`].
+    pub number_use: u16,
+    pub their_use: u16,
     /// This end has told that it consents to the switch; the peer has.
     pub consented: bool,
     pub peer_consented: bool,

@@ -44,10 +44,7 @@ impl Pump {
         let of_link = match control {
             Control::Meeting(meeting) => Some(Came::Meeting(meeting)),
             Control::DirectQp(direct_qp) => Some(Came::DirectQp(direct_qp)),
-            Control::Noticed(count) => {
-                self.notices.on_told(count);
-                Some(Came::Nothing)
-            }
+            Control::Noticed(count) => Some(self.on_noticed(count)),
             _ => None,
         };
         match of_link {
@@ -105,8 +102,9 @@ impl Pump {
                 Ok(Came::Step(stream))
             }
             Control::Turn(turn) => flow.on_turn(turn).map(|()| Came::Nothing),
-            Control::Advert(advert) => {
+            Control::Advert(advert, times) => {
                 flow.sender.on_advert(advert)?;
+                flow.their_use = times;
                 self.due.set(stream);
                 Ok(Came::Nothing)
             }

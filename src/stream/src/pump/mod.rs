@@ -62,6 +62,8 @@ pub struct Pump {
     terms: Terms,
     receives: Receives,
     flows: Vec<Option<Box<Flow>>>,
+    /// How often each number was used before, modulo [`Immediate::COUNTS`].
+    uses: Vec<u16>,
     due: Due,
     posted: VecDeque<Posted>,
     /// The slots that the next control messages go to, and come in.
@@ -105,6 +107,7 @@ impl Pump {
             terms,
             receives,
             flows: Vec::new(),
+            uses: Vec::new(),
             due: Due::NONE,
             posted: VecDeque::with_capacity(usize::from(terms.sends)),
             controls: 0,
@@ -176,6 +179,8 @@ impl Pump {
             held: None,
             run: None,
             lending: Lending::default(),
+            number_use: self.uses.get(usize::from(stream)).copied().unwrap_or(0),
+            their_use: 0,
             consented: false,
             peer_consented: false,
             steps: peer_left.then_some(Step::Cancel).into_iter().collect(),
@@ -191,14 +196,19 @@ impl Pump {
             peer_left,
         };
         self.under_way += 1;
+        self.keep(stream, Box::new(flow));
+        Ok(())
+    }
+
+    fn keep(&mut self, stream: u16, flow: Box<Flow>) {
         let at = usize::from(stream);
         if self.flows.len() <= at {
             self.flows.resize_with(at + 1, || None);
+            self.uses.resize(at + 1, 0);
         }
         if let Some(place) = self.flows.get_mut(at) {
-            *place = Some(Box::new(flow));
+            *place = Some(flow);
         }
-        Ok(())
     }
 
     /// This end leaves the stream: what still comes of it is ignored. Whether its number is free,
@@ -238,6 +248,9 @@ impl Pump {
         if free && let Some(place) = self.flows.get_mut(usize::from(stream)) {
             let flow = place.take();
             self.left -= u16::from(flow.is_some_and(|flow| flow.left));
+            if let Some(uses) = self.uses.get_mut(usize::from(stream)) {
+                *uses = (*uses + 1) % Immediate::COUNTS;
+            }
             // The next stream of this number has posted nothing.
             for posted in &mut self.posted {
                 *posted = posted.filter(|(of, _)| *of != stream);
@@ -405,11 +418,15 @@ impl Pump {
 
     /// Whether what the peer says next matters although no program may wait for it: a switch is
     /// under way, something is to be said and could not be yet, bytes wait for a buffer of the
-    /// peer's, or a stream that this end has left is the peer's to leave.
+    /// peer's, or for its word of what became of them, or a stream that this end has left is the
+    /// peer's to leave.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         let under_way = self.under_way != 0 || self.left != 0;
-        let waits = || !self.says.is_empty() || self.due.any() || self.waits_for_buffer();
+        let waits = || {
+            let says = !self.says.is_empty() || self.due.any();
+            says || self.waits_for_buffer() || self.asks_for_fate()
+        };
         !self.lost && (under_way || waits())
     }
 
@@ -587,13 +604,14 @@ impl Pump {
     }
 
     fn message(&mut self, stream: u16, said: Said) -> Message {
-        let theirs = self.flow(stream).map_or(0, |flow| flow.theirs);
+        let (theirs, their_use) = self
+            .flow(stream)
+            .map_or((0, 0), |flow| (flow.theirs, flow.their_use));
         let (from, len, to) = match said {
             Said::Control(control) => return self.control(theirs, control),
             Said::Direct { from, len, to, tag } => {
                 self.on_write(stream, from.plus(len));
-                // The count is of messages of the link's own queue pair.
-                let word = Immediate::new(theirs, Notice::Direct(tag), 0);
+                let word = Immediate::new(theirs, Notice::Direct(tag), their_use);
                 let word = word.map_or(0, Immediate::emit);
                 let what = What::Direct {
                     stream,

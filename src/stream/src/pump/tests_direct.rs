@@ -84,6 +84,7 @@ impl World {
                 proves: false,
             };
             let mut pump = Pump::new(terms).unwrap();
+            pump.begin_direct();
             pump.set_direct(true);
             for stream in 0..STREAMS {
                 let opening = opening(stream, me, [ring, ring]);
@@ -299,6 +300,9 @@ impl World {
             return;
         }
         self.direct = true;
+        for end in &mut self.ends {
+            end.pump.begin_direct();
+        }
         for me in ENDS {
             self.ends[me].direct = true;
             self.ends[me].pump.set_direct(true);
@@ -591,6 +595,48 @@ fn direct_bytes_that_nobody_has_asked_for_end_the_link() {
     assert_eq!(pump.on_direct(word(Notice::Ring), 1), other);
     let ahead = Control::Again(Seq::new(1));
     assert_eq!(pump.on_control(0, ahead), Err(PeerFault::TurnSeq.into()));
+}
+
+#[test]
+fn a_late_word_is_not_taken_for_the_next_stream_of_its_number() {
+    let mut world = landed();
+    let (word, len) = world.ends[1].words.pop_front().unwrap();
+    world.take_back(1, 0);
+    let pump = &mut world.ends[1].pump;
+    let closed = pump.on_control(0, Control::Closed);
+    assert!(closed.is_ok() && pump.close(0));
+    let next = world.ends[1].pump.open(0, &opening(0, 1, [32, 32]));
+    next.unwrap();
+    let came = world.ends[1].pump.on_direct(word, len);
+    assert_eq!(came, Ok(Came::Nothing));
+}
+
+#[test]
+fn what_waits_for_receives_goes_when_there_are_some() {
+    let mut world = World::new([64, 64], 64, 8, [Mode::Direct; 2], 1);
+    let len = u32::from(NOTICES) + 8;
+    world.lend(1, 0, len, true);
+    world.deliver(1);
+    for at in 0..u64::from(len) {
+        world.write(0, 0, 1);
+        world.shoot(0);
+        world.complete_direct(0);
+        assert_eq!(world.shots[0].len(), 0);
+        let came = world.ends[1].words.len() as u64;
+        assert_eq!(came, (at + 1).min(u64::from(NOTICES)));
+    }
+    for _ in 0..NOTICES {
+        world.hear(1);
+    }
+    // NOTICED, and nothing else that would have this stream looked at.
+    while let Some(way) = world.ways[1].pop_front() {
+        let end = &mut world.ends[0];
+        let _ = way.arrive(&mut end.pump, &mut end.slots, |_, _, _| ());
+    }
+    world.post(0);
+    assert_eq!(world.shots[0].len(), 1, "all that waited");
+    world.finish();
+    world.check();
 }
 
 #[test]

@@ -6,8 +6,9 @@ use super::*;
 /// A message that carries no bytes of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control {
-    /// Reader to writer: a buffer is lent.
-    Advert(Advert),
+    /// Reader to writer: a buffer is lent, in this [use](Immediate::COUNTS) of the stream's number:
+    /// the word of each transfer repeats it, so that a late one is not taken for the next stream's.
+    Advert(Advert, u16),
     /// Reader to writer: the ADVERT of this number, and all before it, are void.
     Revoke(Revoked),
     /// Reader to writer: ring bytes are free, direct bytes have landed.
@@ -131,10 +132,10 @@ impl Control {
     pub fn emit(&self) -> [u8; CONTROL_LEN] {
         let long = |value: u32| u64::from(value) << 32;
         let words = match *self {
-            Self::Advert(a) => {
+            Self::Advert(a, times) => {
                 let flags = if a.waitall { FLAG_WAITALL } else { 0 };
                 [
-                    KIND_ADVERT | flags | long(a.len),
+                    KIND_ADVERT | flags | u64::from(times) << 16 | long(a.len),
                     a.id.0,
                     a.seq.0,
                     a.phase.0,
@@ -190,15 +191,18 @@ impl Control {
             _ => key.map_err(|_| PeerFault::Malformed)?,
         };
         let message = match head & 0xff {
-            KIND_ADVERT => Self::Advert(Advert {
-                id: AdvertId(id),
-                place,
-                key,
-                len: value,
-                seq: Seq(seq),
-                phase: Phase(phase),
-                waitall: head & FLAG_WAITALL != 0,
-            }),
+            KIND_ADVERT => {
+                let advert = Advert {
+                    id: AdvertId(id),
+                    place,
+                    key,
+                    len: value,
+                    seq: Seq(seq),
+                    phase: Phase(phase),
+                    waitall: head & FLAG_WAITALL != 0,
+                };
+                Self::Advert(advert, (head >> 16) as u16 % Immediate::COUNTS)
+            }
             KIND_REVOKE => Self::Revoke(Revoked {
                 id: AdvertId(id),
                 seq: Seq(seq),
@@ -230,10 +234,10 @@ impl Control {
             return Err(PeerFault::Malformed);
         }
         match message {
-            Self::Advert(a) if a.len == 0 || a.place.checked_add(u64::from(a.len)).is_none() => {
+            Self::Advert(a, _) if a.len == 0 || a.place.checked_add(u64::from(a.len)).is_none() => {
                 Err(PeerFault::AdvertRange)
             }
-            Self::Advert(a) if !a.phase.is_direct() => Err(PeerFault::AdvertPhase),
+            Self::Advert(a, _) if !a.phase.is_direct() => Err(PeerFault::AdvertPhase),
             Self::Turn(turn) if turn.phase.is_direct() => Err(PeerFault::TurnPhase),
             // An asker for one has no secret yet.
             Self::DirectQp(DirectQp { port: 0, cookie }) if cookie != [0; 16] => {

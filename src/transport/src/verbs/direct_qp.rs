@@ -152,11 +152,20 @@ impl EndpointState {
 
     /// Fails the queue pair, and has the control thread destroy it.
     pub(crate) fn fail_direct_qp(&mut self) {
-        self.pump.set_direct(false);
+        self.direct_is_down();
         if self.direct_qps.direct_qp.is_some()
             && !core::mem::replace(&mut self.direct_qps.failed, true)
         {
             self.notes.push_back(Note::DirectQp(None));
+        }
+    }
+
+    /// No direct transfer is under way any more: what the ring has of those may be free.
+    fn direct_is_down(&mut self) {
+        self.pump.set_direct(false);
+        let endpoint = self.endpoint;
+        for stream in 0..self.places.len() {
+            endpoint.free(self, stream as u16);
         }
     }
 
@@ -219,6 +228,7 @@ impl Endpoint {
                 stands: false,
             });
             inner.direct_qps.failed = false;
+            inner.pump.begin_direct();
             let mut slots = 0..u64::from(DIRECT_RECEIVES);
             let begun = slots.try_for_each(|slot| inner.receive_direct(slot));
             if begun.is_err() {
@@ -274,7 +284,9 @@ impl Endpoint {
     /// The connection failed, or the queue pair has: destroys it. Another may be made after a wait.
     pub fn end_direct_qp(&self) {
         self.work(true, |_, inner| {
-            inner.pump.set_direct(false);
+            inner.direct_is_down();
+            // Completions that are still to be taken count no more.
+            inner.direct_qps.failed = true;
             Ok(())
         });
         let direct_qp = self.inside(|inner| {

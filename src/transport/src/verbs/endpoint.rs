@@ -634,7 +634,7 @@ impl Endpoint {
     }
 
     /// Moves the head of the staging ring to the first byte that must be kept, and wakes writers.
-    fn free(&self, inner: &mut EndpointState, stream: u16) {
+    pub(crate) fn free(&self, inner: &mut EndpointState, stream: u16) {
         let to = inner.pump.kept(stream).value();
         let completed = inner.pump.completed(stream).value();
         let place = inner.places.get_mut(usize::from(stream));

@@ -10,7 +10,7 @@ use syscalls::Sysno;
 
 /// The kinds of system calls that this library makes on behalf of an upgrade, all of those in
 /// [`crate::sys`] among them.
-pub const OURS: [Sysno; 62] = [
+pub const OURS: [Sysno; 63] = [
     // First: with it the child is reaped.
     Sysno::wait4,
     Sysno::socket,
@@ -37,6 +37,8 @@ pub const OURS: [Sysno; 62] = [
     Sysno::openat,
     Sysno::readlinkat,
     Sysno::memfd_create,
+    // Of a thread's time the vDSO does not tell.
+    Sysno::clock_gettime,
     Sysno::ftruncate,
     Sysno::mmap,
     Sysno::munmap,

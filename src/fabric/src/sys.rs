@@ -64,7 +64,7 @@ mod process;
 mod signal;
 mod wait;
 
-pub use clock::{now_ns, rough_ns, seconds, timespec};
+pub use clock::{now_ns, rough_ns, seconds, thread_cpu_ns, timespec};
 pub use file::{
     create, file_system, fstat, identity, is_memory, is_pipe, is_tmpfs, number_in, open_append,
     read_link_at, socket_inode, stat_at,

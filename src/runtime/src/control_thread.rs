@@ -291,6 +291,14 @@ pub fn stop() {
 
 /// The thread's id while it runs. 0: there was none, or nobody waits for its end any more.
 static TID: AtomicI32 = AtomicI32::new(0);
+
+/// Time that the thread was on a processor, in ns.
+pub fn cpu_ns() -> u64 {
+    match TID.load(Ordering::Relaxed) {
+        0 | BORN => 0,
+        tid => sys::thread_cpu_ns(tid),
+    }
+}
 /// Made, and not yet running.
 const BORN: i32 = -1;
 

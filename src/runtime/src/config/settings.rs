@@ -129,7 +129,8 @@ pub const SETTINGS: &[Setting] = &[
         values: "BYTES from 1 to 1024M, or off",
         default: "32K",
         meaning: "The smallest transfer that goes straight from one program's buffer into the \
-                  other's. Without effect unless SLUICE_MODE is dynamic.",
+                  other's; between hosts, unless this is changed, that is measured. Without effect \
+                  unless SLUICE_MODE is dynamic.",
         set: |value, config| {
             config.direct_min = match value {
                 b"off" => None,

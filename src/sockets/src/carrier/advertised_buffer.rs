@@ -10,6 +10,7 @@
 //! and [`Lent::shut`](super::lent::Lent::shut).
 
 use super::link::of;
+use super::loan_trial;
 use crate::io_wait::IoWait;
 use crate::socket::{Known, Socket};
 use crate::wake;
@@ -19,6 +20,7 @@ use libc::iovec;
 use sluice_runtime::in_handler::is_in_handler;
 use sluice_runtime::iov::Cursor;
 use sluice_stream::pump::Loan;
+use sluice_transport::verbs::endpoint::Endpoint;
 use sluice_transport::verbs::{self, memory};
 
 /// The most that is lent of one buffer.
@@ -65,11 +67,30 @@ pub fn lend(sock: &'static Socket, cursor: &Cursor, waitall: bool, io_wait: &mut
     else {
         return false;
     };
-    let len = len.min(MOST);
+    let ring_len = sock.rx.ring().map_or(0, |ring| ring.len() as usize);
+    // The first bytes end a call that does not wait for all, and they come by the ring's length.
+    let len = len.min(if waitall { MOST } else { ring_len });
     // `ibv_reg_mr` calls `malloc`, which a handler may have interrupted.
-    if is_any(sock) || len < verbs::least() as usize || is_in_handler() {
+    if is_any(sock) || len.min(ring_len) < verbs::least() as usize || is_in_handler() {
         return false;
     }
+    if verbs::mode::is_learnt() && !loan_trial::lends(sock, (len, waitall), io_wait.is_fresh()) {
+        return false;
+    }
+    if !lend_now(sock, (endpoint, stream), (base, len), waitall, io_wait) {
+        loan_trial::cannot_lend(sock);
+        return false;
+    }
+    true
+}
+
+fn lend_now(
+    sock: &'static Socket,
+    (endpoint, stream): (&'static Endpoint, u16),
+    (base, len): (*mut libc::c_void, usize),
+    waitall: bool,
+    io_wait: &mut IoWait,
+) -> bool {
     let now = endpoint.with_stream(stream, |pump| {
         (
             pump.may_lend(stream, len as u32),
@@ -163,6 +184,7 @@ pub fn look(sock: &'static Socket, cursor: &mut Cursor, io_wait: &mut IoWait) ->
             &rx.adverts_stale
         }
         .add(1);
+        lent.was_used(used);
         forget(sock, io_wait);
     }
     match (landed, goes_on) {
@@ -212,6 +234,7 @@ pub fn end(sock: &'static Socket) {
     sock.conn().rx.adverts_revoked.add(1);
     let had = sock.lent.taken.load(Ordering::Relaxed) as usize;
     let n = landed.unwrap_or(0) as usize;
+    sock.lent.was_used(had + n != 0);
     let (Some(ring), true) = (
         sock.rx.ring(),
         had + n <= sock.lent.len.load(Ordering::Relaxed),

@@ -2,7 +2,7 @@
 
 use super::STARVE_NS;
 use super::handover::finish_within;
-use super::link::{of, yield_while};
+use super::link::of;
 use super::records::demote;
 use crate::socket::{Socket, State};
 use crate::wait;
@@ -14,23 +14,16 @@ use sluice_transport::verbs;
 use sluice_transport::verbs::endpoint::Endpoint;
 use sluice_transport::verbs::endpoint_state::EndpointState;
 
-/// Waits until what the send wrote to the peer's buffer is there, and the peer is told: from then
-/// on the transfer needs this process no more. At most 5 ms, which also a stopped peer keeps to,
-/// since its device answers.
-///
-/// If all must go directly, and the call `waits` if it must: waits first until the reader has
-/// advertised a buffer, or until the stream is demoted because it has not.
+/// Where all must go directly, and the call `waits` if it must: waits until the reader has
+/// advertised a buffer, or until the stream is demoted because it has not; then until what was
+/// written is there.
 pub fn await_placement(sock: &'static Socket, waits: impl Fn() -> bool) {
-    const LAND_NS: u64 = 5_000_000;
-    let Some((endpoint, stream)) = of(sock).filter(|_| verbs::mode::is_on()) else {
-        return;
-    };
-    if verbs::mode::mode() == Mode::Direct && waits() {
+    if let Some((endpoint, stream)) = of(sock)
+        && verbs::mode::mode() == Mode::Direct
+        && waits()
+    {
         await_taker(sock, endpoint, stream);
     }
-    yield_while(endpoint, LAND_NS, || {
-        endpoint.inside(|inner| inner.pump.is_writing(stream)) == Some(true)
-    });
 }
 
 #[cold]

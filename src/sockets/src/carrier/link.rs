@@ -57,7 +57,7 @@ pub fn goes_direct(sock: &Socket) -> bool {
 }
 
 /// While `goes_on`, drives the endpoint and yields the processor, for at most `ns`.
-pub(super) fn yield_while(endpoint: &Endpoint, ns: u64, goes_on: impl Fn() -> bool) {
+fn yield_while(endpoint: &Endpoint, ns: u64, goes_on: impl Fn() -> bool) {
     let mut until = 0;
     while goes_on() {
         let now = sys::now_ns();

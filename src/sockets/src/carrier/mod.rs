@@ -24,6 +24,7 @@ mod handover;
 mod leaving;
 pub mod lent;
 mod link;
+mod loan_trial;
 mod record;
 mod record_rx;
 pub(crate) mod records;

@@ -382,12 +382,6 @@ impl Pump {
         self.direct
     }
 
-    /// Whether bytes of the stream are on their way to a buffer.
-    #[must_use]
-    pub fn is_writing(&self, stream: u16) -> bool {
-        self.written.iter().any(|w| w.stream == Some(stream))
-    }
-
     /// Whether the peer has lent a buffer for the stream's next bytes, and they can go there.
     #[must_use]
     pub fn has_fresh(&mut self, stream: u16) -> bool {

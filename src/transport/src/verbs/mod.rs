@@ -10,16 +10,19 @@
 //! * `pace`: whether a stream's ring is too short for its path, or TCP faster.
 //! * `terms`: constants and messages that these files share.
 //! * `users`: callbacks into the layers above.
-//! * `mode`: which direct transfers are made.
+//! * `mode`: which direct transfers are made; `loan_costs`: what they cost. `costs`: means of
+//!   measured costs.
 //!
 //! `sockets/carrier` sends and receives over such a link, and `rendezvous/hosts` sets it up.
 
 mod control_memory;
+mod costs;
 mod direct_qp;
 pub mod endpoint;
 mod endpoint_pages;
 pub mod endpoint_state;
 mod inbox;
+pub mod loan_costs;
 pub mod memory;
 pub mod mode;
 pub mod pace;

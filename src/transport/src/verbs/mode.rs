@@ -1,13 +1,16 @@
-//! Which direct transfers this process makes between hosts, by its settings.
+//! Which direct transfers this process makes between hosts, by its settings
+//! (`docs/decisions/011-direct-between-hosts.md`).
 
 use sluice_runtime::config::{Config, Mode, config};
 use sluice_stream as stream;
 
-/// Least length of a direct transfer in [`Mode::Dynamic`]. `None` unless the user has set one: then
-/// no direct transfers are made. Why: `docs/decisions/011-direct-between-hosts.md`.
-fn said() -> Option<u32> {
-    let default = Config::DEFAULT.direct_min;
-    config().direct_min.filter(|least| Some(*least) != default)
+/// Shorter ones are not tried, unless the user says so.
+const LEAST: u32 = 64 << 10;
+
+/// Returns whether it is to be [learnt](super::loan_costs) from which length on they pay.
+pub fn is_learnt() -> bool {
+    let config = config();
+    config.mode == Mode::Dynamic && config.direct_min == Config::DEFAULT.direct_min
 }
 
 /// The mode of transfers between hosts.
@@ -17,21 +20,22 @@ pub fn mode() -> stream::Mode {
     }
     match config().mode {
         Mode::Direct => stream::Mode::Direct,
-        Mode::Dynamic if said().is_some() => stream::Mode::Dynamic,
+        Mode::Dynamic if config().direct_min.is_some() => stream::Mode::Dynamic,
         Mode::Dynamic | Mode::Indirect => stream::Mode::Indirect,
-    }
-}
-
-/// Least length of a buffer that is advertised or offered for a direct transfer.
-pub fn least() -> u32 {
-    match config().mode {
-        Mode::Direct => 1,
-        Mode::Dynamic => said().unwrap_or(u32::MAX),
-        Mode::Indirect => u32::MAX,
     }
 }
 
 /// True if this process makes direct transfers between hosts.
 pub fn is_on() -> bool {
     mode() != stream::Mode::Indirect
+}
+
+/// Least length of a buffer that is advertised or offered for a direct transfer.
+pub fn least() -> u32 {
+    match config().mode {
+        Mode::Direct => 1,
+        Mode::Dynamic if is_learnt() => LEAST,
+        Mode::Dynamic => config().direct_min.unwrap_or(u32::MAX),
+        Mode::Indirect => u32::MAX,
+    }
 }

@@ -4,20 +4,15 @@
 //! does. Then each call takes whichever way has cost less for its length; and now and then goes by
 //! pages where copies have, since costs change.
 
+use super::costs::{Costs, by_byte};
 use core::sync::atomic::{AtomicU64, Ordering};
-
-/// Lengths of one class differ by less than a factor of two.
-const CLASSES: usize = 32;
-
-/// Mean costs by the class of the length; 0: not known.
-type Costs = [AtomicU64; CLASSES];
 
 /// Of a call by each way, in ps a byte: a copy is cut in portions, so long ones are like shorter
 /// ones.
-static COPY: Costs = [const { AtomicU64::new(0) }; CLASSES];
-static PAGES: Costs = [const { AtomicU64::new(0) }; CLASSES];
+static COPY: Costs = Costs::new();
+static PAGES: Costs = Costs::new();
 /// Of registering a window and giving it back, in ns.
-static REGISTER: Costs = [const { AtomicU64::new(0) }; CLASSES];
+static REGISTER: Costs = Costs::new();
 
 /// A copy of more goes in portions.
 const PORTION: usize = 128 << 10;
@@ -27,56 +22,28 @@ const LEAST: usize = 16 << 10;
 const REGISTER_NS: u64 = 10_000;
 const REGISTER_BYTES: u64 = 16;
 
-/// A newer cost counts one part in so many of the mean.
-const PART: u64 = 8;
-/// A single cost counts at most so many times the mean: the thread may have lost its processor.
-const OUTLIER: u64 = 4;
 /// Of so many calls by copies one goes by pages.
 const TRIES: u64 = 64;
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-fn of(costs: &Costs, len: usize) -> Option<&AtomicU64> {
-    costs.get((len.max(1).ilog2() as usize).min(CLASSES - 1))
-}
-
-fn mean(costs: &Costs, len: usize) -> u64 {
-    of(costs, len).map_or(0, |mean| mean.load(Ordering::Relaxed))
-}
-
-fn note(costs: &Costs, len: usize, cost: u64) {
-    let Some(mean) = of(costs, len) else {
-        return;
-    };
-    let old = mean.load(Ordering::Relaxed);
-    let new = match old {
-        0 => cost,
-        _ => old - old / PART + cost.min(OUTLIER * old) / PART,
-    };
-    mean.store(new.max(1), Ordering::Relaxed);
-}
-
-fn by_byte(len: usize, ns: u64) -> u64 {
-    ns.saturating_mul(1000) / (len as u64).max(1)
-}
-
 /// So many bytes were copied and published in so many ns.
 pub fn has_copied(len: usize, ns: u64) {
-    note(&COPY, len.min(PORTION), by_byte(len, ns));
+    COPY.note(len.min(PORTION), by_byte(len, ns));
 }
 
 /// So many bytes were published by pages in so many ns.
 pub fn has_sent_pages(len: usize, ns: u64) {
-    note(&PAGES, len, by_byte(len, ns));
+    PAGES.note(len, by_byte(len, ns));
 }
 
 /// So many bytes were registered in so many ns. Giving them back takes half as long.
 pub(super) fn has_registered(len: usize, ns: u64) {
-    note(&REGISTER, len, ns + ns / 2);
+    REGISTER.note(len, ns + ns / 2);
 }
 
 /// Returns whether copies that have cost so much would have paid for registering so many bytes.
 pub(super) fn is_worth_registering(spent_ns: u64, len: u64) -> bool {
-    let known = mean(&REGISTER, len as usize);
+    let known = REGISTER.mean(len as usize);
     let guess = REGISTER_NS + len / REGISTER_BYTES;
     spent_ns >= if known == 0 { guess } else { known }
 }
@@ -87,7 +54,7 @@ pub fn pay(len: usize) -> bool {
     if len < LEAST {
         return false;
     }
-    let (copy, pages) = (mean(&COPY, len.min(PORTION)), mean(&PAGES, len));
+    let (copy, pages) = (COPY.mean(len.min(PORTION)), PAGES.mean(len));
     pages < copy
         || pages == 0
         || REFUSED

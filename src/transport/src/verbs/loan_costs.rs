@@ -1,0 +1,172 @@
+//! What a waiting `recv` costs this process by the ring and into its own buffer, which it lends to
+//! the peer, as measured.
+//!
+//! Lending saves the copy out of the ring, and costs a registration for each call, and the time in
+//! which the ring would have taken the next bytes. Which of them is more depends on the host, its
+//! device and the length. So each class of length learns from what its calls have taken: the ring
+//! first, then loans, then whichever was cheaper, and the other now and then, since costs change.
+
+use super::costs::{Costs, by_byte};
+use core::sync::atomic::Ordering;
+
+/// How a `recv` gets its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By the ring.
+    Ring,
+    /// It lends its buffer.
+    Loan,
+}
+
+/// The costs of a way, in ps a byte.
+struct Taken {
+    /// From the first wait to the end of the call.
+    elapsed: Costs,
+    /// Time on a processor meanwhile.
+    busy: Costs,
+    /// Calls measured.
+    calls: Costs,
+}
+
+impl Taken {
+    const fn new() -> Self {
+        Self {
+            elapsed: Costs::new(),
+            busy: Costs::new(),
+            calls: Costs::new(),
+        }
+    }
+
+    fn is_known(&self, len: usize) -> bool {
+        self.calls.mean(len) >= FIRST
+    }
+}
+
+/// By [`Way`]; one of each pair for calls that wait until their buffer is full.
+static TAKEN: [[Taken; 2]; 2] = [const { [const { Taken::new() }; 2] }; 2];
+/// Calls of a class; at which of them the dearer way is tried next; and how many later once more.
+static CALLS: Costs = Costs::new();
+static NEXT: Costs = Costs::new();
+static GAP: Costs = Costs::new();
+
+/// A way is known after so many calls. A program of few never lends.
+const FIRST: u64 = 16;
+/// Calls until some go the way that was dearer, the first time, and later at most: each time twice
+/// as many.
+const GAPS: [u64; 2] = [512, 1 << 15];
+/// So many in a row, since the first of them meets what the other way has left.
+const RUN: u64 = 4;
+/// Of those that go as most do, one in so many is measured.
+const MEASURED: u64 = 32;
+/// A loan pays if it takes at most so many hundredths of the ring's time, by the clock and on
+/// processors: one way must be much better, since costs are noisy, and the other no worse.
+const PAYS: [[u64; 2]; 2] = [[100, 80], [80, 100]];
+
+fn taken(way: Way, fills: bool) -> &'static Taken {
+    let [ring, loan] = &TAKEN;
+    let [any, full] = match way {
+        Way::Ring => ring,
+        Way::Loan => loan,
+    };
+    if fills { full } else { any }
+}
+
+/// The way that a call which wants so many bytes is to go, and whether it is to be measured.
+/// `fills`: it waits for all of them.
+#[must_use]
+pub fn way(len: usize, fills: bool) -> (Way, bool) {
+    let [ring, loan] = [Way::Ring, Way::Loan].map(|way| taken(way, fills));
+    if !ring.is_known(len) {
+        return (Way::Ring, true);
+    }
+    if !loan.is_known(len) {
+        return (Way::Loan, true);
+    }
+    let within =
+        |loan: &Costs, ring: &Costs, most: u64| loan.mean(len) * 100 <= ring.mean(len) * most;
+    let pays = PAYS.iter().any(|[elapsed, busy]| {
+        within(&loan.elapsed, &ring.elapsed, *elapsed) && within(&loan.busy, &ring.busy, *busy)
+    });
+    let calls = CALLS
+        .of(len)
+        .map_or(1, |n| n.fetch_add(1, Ordering::Relaxed));
+    let tries = tries(len, calls);
+    let way = if pays != tries { Way::Loan } else { Way::Ring };
+    (way, tries || calls.is_multiple_of(MEASURED))
+}
+
+/// Returns whether the call of this number tries the dearer way.
+fn tries(len: usize, number: u64) -> bool {
+    let (Some(next), Some(gap)) = (NEXT.of(len), GAP.of(len)) else {
+        return false;
+    };
+    let begin = next.load(Ordering::Relaxed);
+    if begin != 0 && number < begin + RUN {
+        return number >= begin;
+    }
+    let [least, most] = GAPS;
+    let wait = (gap.load(Ordering::Relaxed) * 2).clamp(least, most);
+    gap.store(wait, Ordering::Relaxed);
+    next.store(number + wait, Ordering::Relaxed);
+    false
+}
+
+/// Such a call got so many bytes; it took so many ns, and was busy for so many of them.
+pub fn has_received(way: Way, (len, fills): (usize, bool), got: usize, [elapsed, busy]: [u64; 2]) {
+    let taken = taken(way, fills);
+    let before = taken.calls.mean(len);
+    for (costs, ns) in [(&taken.elapsed, elapsed), (&taken.busy, busy)] {
+        let cost = by_byte(got, ns);
+        if before < FIRST {
+            costs.note_first(len, before, cost);
+        } else {
+            costs.note(len, cost);
+        }
+    }
+    if let Some(calls) = taken.calls.of(len) {
+        calls.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls of a length, each of which takes and is busy for so many ns by the ring and lent. How
+    /// many of the last 1,000 lent.
+    fn lent(len: usize, ring: [u64; 2], loan: [u64; 2]) -> usize {
+        let call = |_| {
+            let (way, _) = way(len, true);
+            let took = if way == Way::Ring { ring } else { loan };
+            has_received(way, (len, true), len, took);
+            way == Way::Loan
+        };
+        let first: Vec<bool> = (0..32).map(call).collect();
+        assert!(first[..16].iter().all(|lends| !lends) && first[16..].iter().all(|lends| *lends));
+        (0..1000).map(call).filter(|lends| *lends).count()
+    }
+
+    #[test]
+    fn the_cheaper_way_is_taken_and_the_other_tried() {
+        let ms = |elapsed: u64, busy: u64| [elapsed * 100_000, busy * 100_000];
+        assert_eq!(lent(1 << 17, ms(10, 2), ms(13, 1)), 4, "slower");
+        assert_eq!(lent(1 << 20, ms(90, 20), ms(90, 10)), 996, "cheaper");
+        assert_eq!(lent(1 << 22, ms(90, 20), ms(70, 20)), 996, "much faster");
+        assert_eq!(lent(1 << 23, ms(90, 20), ms(89, 17)), 4, "hardly cheaper");
+    }
+
+    #[test]
+    fn costs_that_change_change_the_way() {
+        let len = 1 << 25;
+        let (ring, loan) = ([9_000_000, 2_000_000], [9_000_000, 1_000_000]);
+        assert_eq!(lent(len, ring, loan), 996);
+        let lends = |_| {
+            let (way, _) = way(len, true);
+            let took = [ring, [20_000_000, 3_000_000]][way as usize];
+            has_received(way, (len, true), len, took);
+            way == Way::Loan
+        };
+        let later = (0..6000).map(lends).collect::<Vec<_>>();
+        assert!(later[3000..].iter().filter(|lends| **lends).count() <= 8);
+    }
+}

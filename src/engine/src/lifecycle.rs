@@ -183,6 +183,7 @@ extern "C" fn after_fork_child() {
         sluice_sockets::unread_copy::after_fork(sock);
         // The staged bytes belong to the parent.
         sock.staged.forget();
+        sock.lent.forget();
         linger::disown(sock);
     });
     for link in shm::all() {

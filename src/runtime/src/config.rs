@@ -96,6 +96,8 @@ pub struct Config {
     pub sendfile: Sendfile,
     /// Smallest direct transfer in [`Mode::Dynamic`]; `None` for no direct transfer.
     pub direct_min: Option<u32>,
+    /// Between hosts it is learnt instead which direct transfers pay.
+    pub direct_learnt: bool,
     /// How much is logged on stderr.
     pub log: Level,
     /// A fault for tests. Always `None` unless built with feature `fault`.
@@ -144,6 +146,7 @@ impl Config {
         ring_len: 256 << 10,
         sendfile: Sendfile::Auto,
         direct_min: Some(32 << 10),
+        direct_learnt: false,
         log: Level::Error,
         fault: None,
         report: None,
@@ -435,6 +438,7 @@ mod tests {
         assert_eq!(accepted("SLUICE_RING", "4M").ring_len, 4 << 20);
         assert_eq!(accepted("SLUICE_DIRECT", "off").direct_min, None);
         assert_eq!(accepted("SLUICE_DIRECT", "1").direct_min, Some(1));
+        assert!(accepted("SLUICE_DIRECT", "auto").direct_learnt);
         assert_eq!(accepted("SLUICE_DIRECT", "1024M").direct_min, Some(1 << 30));
         assert_eq!(accepted("SLUICE_DIRECT", "1G").direct_min, Some(1 << 30));
         assert_eq!(accepted("SLUICE_CONNECTIONS", "7").connections, Some(7));

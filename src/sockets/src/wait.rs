@@ -84,6 +84,7 @@ pub(crate) fn for_data(
     let offers = on_link && beyond == sock.rx.at.load(Ordering::Relaxed) + 1;
     let seen = sock.direct.seen.load(Ordering::Relaxed);
     let lends = io_wait.lent && sock.carrier().is_driven;
+    let frame = io_wait.frame();
     link.pin();
     drop(section);
     let news = || {
@@ -91,7 +92,7 @@ pub(crate) fn for_data(
             return sock.rx.state.get_in_order() != State::Returning;
         }
         // No word of the stream tells that a writer wants the buffer back.
-        if lends && carrier::is_loan_over(sock) {
+        if lends && carrier::is_loan_over(sock, frame) {
             return true;
         }
         let tail = dir.tx.tail.read();

@@ -126,14 +126,16 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "SLUICE_DIRECT",
-        values: "BYTES from 1 to 1024M, or off",
+        values: "BYTES from 1 to 1024M, auto or off",
         default: "32K",
         meaning: "The smallest transfer that goes straight from one program's buffer into the \
-                  other's; between hosts, unless this is changed, that is measured. Without effect \
-                  unless SLUICE_MODE is dynamic.",
+                  other's. Between hosts none does unless this is set; auto measures which pay. \
+                  Without effect unless SLUICE_MODE is dynamic.",
         set: |value, config| {
+            config.direct_learnt = value == b"auto";
             config.direct_min = match value {
                 b"off" => None,
+                b"auto" => Config::DEFAULT.direct_min,
                 _ => {
                     let min = bytes(value).filter(|n| (1..=1 << 30).contains(n))?;
                     Some(u32::try_from(min).ok()?)
@@ -143,7 +145,7 @@ pub const SETTINGS: &[Setting] = &[
         },
         lessens: |old, new| {
             let least = |config: &Config| config.direct_min.unwrap_or(u32::MAX);
-            least(new) >= least(old)
+            least(new) >= least(old) && (old.direct_learnt || !new.direct_learnt)
         },
     },
     Setting {

@@ -32,8 +32,12 @@ pub fn is_any(sock: &Socket) -> bool {
     sock.lent.frame.load(Ordering::Relaxed) != 0
 }
 
-/// Returns whether the lent buffer is to be taken back: it is full, or its writer wants it so.
-pub fn is_over(sock: &'static Socket) -> bool {
+/// Returns whether the buffer that the recv of this frame has lent is to be taken back: it is full,
+/// or its writer wants it so. Not if another recv has taken it back, since that is no news twice.
+pub fn is_over(sock: &'static Socket, frame: usize) -> bool {
+    if sock.lent.frame.load(Ordering::Relaxed) != frame {
+        return false;
+    }
     of(sock).is_none_or(|(endpoint, stream)| {
         let is_lent = endpoint.inside(|inner| inner.pump.is_lent(stream));
         is_lent == Some(false)

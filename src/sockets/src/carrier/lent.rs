@@ -1,9 +1,7 @@
 //! What a socket keeps about a buffer that it has lent to another host.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use sluice_fabric::lock::Guarded;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sluice_fabric::verbs::device::Region;
-use sluice_transport::verbs::loan_costs::Way;
 use sluice_transport::verbs::memory;
 
 /// A stream lends seldom after so many loans in a row without a byte: its peer writes too little at
@@ -12,24 +10,26 @@ const VAIN: u32 = 4;
 /// Then it lends once in so many waits.
 const SELDOM: u32 = 64;
 
-/// A stream from one wait to the next.
-#[derive(Clone, Copy, Debug)]
-pub struct LoanTrial {
-    pub(super) way: Way,
-    /// What the call wants, and whether it waits for all of it.
-    pub(super) wants: (usize, bool),
-    pub(super) began: Option<Mark>,
+/// A stream from one wait to the next: see [`loan_trial`](super::loan_trial). Guarded by the rx
+/// lock.
+#[derive(Debug, Default)]
+pub(super) struct Trial {
+    /// How the call goes that began it: [`Trial::RING`] or [`Trial::LOAN`]; 0: none.
+    pub way: AtomicU8,
+    /// What that call wants, and whether it waits for all of it.
+    pub len: AtomicUsize,
+    pub fills: AtomicBool,
+    /// When it began (`sys::now_ns`), if it is measured, else 0.
+    pub began_ns: AtomicU64,
+    /// Then the time on processors, the thread, and what its reader had got by the link.
+    pub busy_ns: AtomicU64,
+    pub thread: AtomicUsize,
+    pub linked: AtomicU64,
 }
 
-/// Where a measurement begins.
-#[derive(Clone, Copy, Debug)]
-pub struct Mark {
-    /// The time, and that on a processor of this thread, and of the control thread, which wakes it.
-    pub(super) ns: [u64; 2],
-    pub(super) thread: usize,
-    /// The connection, and the bytes that its reader has got by the link.
-    pub(super) generation: u32,
-    pub(super) linked: u64,
+impl Trial {
+    pub const RING: u8 = 1;
+    pub const LOAN: u8 = 2;
 }
 
 /// The buffer that a socket has lent.
@@ -44,7 +44,7 @@ pub struct Lent {
     /// Loans in a row that got no byte, and calls that therefore did not lend.
     pub(super) vain: AtomicU32,
     /// What it measures.
-    pub(super) trial: Guarded<Option<LoanTrial>>,
+    pub(super) trial: Trial,
     /// The recv that lent it, by [`IoWait::frame`](crate::io_wait::IoWait::frame); 0: none.
     pub(super) frame: AtomicUsize,
 }
@@ -52,13 +52,28 @@ pub struct Lent {
 impl Lent {
     /// Ends the peer's access: no byte lands in the buffer from now on.
     pub fn shut(&self) {
+        // Before the swap: after it another call may lend.
+        let len = self.len.load(Ordering::Relaxed);
         let raw = self.region.swap(0, Ordering::SeqCst);
         if raw != 0 {
             // SAFETY: `lend` got `raw` from `Region::into_raw`, and the swap gives it to one thread
             // alone.
             unsafe { Region::end_raw(raw) };
-            memory::give(self.len.load(Ordering::Relaxed));
+            memory::give(len);
         }
+    }
+
+    /// What the last connection has learnt is of no use to the next.
+    pub fn begin(&self) {
+        self.vain.store(0, Ordering::Relaxed);
+        self.trial.way.store(0, Ordering::Relaxed);
+    }
+
+    /// In the child of a fork: the loan is the parent's, and so is its registration.
+    pub fn forget(&self) {
+        self.region.store(0, Ordering::Relaxed);
+        self.frame.store(0, Ordering::Relaxed);
+        self.begin();
     }
 
     /// The loan has ended, with a byte or without.

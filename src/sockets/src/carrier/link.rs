@@ -81,11 +81,16 @@ pub fn deliver(sock: &Socket) {
     endpoint.drive();
     let done = endpoint.inside(|inner| {
         inner.pump.probe();
-        inner.complete + inner.pump.outstanding() as u64
+        let messages = inner.complete + inner.pump.outstanding() as u64;
+        (messages, inner.direct_shots())
     });
     yield_while(endpoint, DELIVER_NS, || {
-        endpoint.inside(|inner| Some(inner.complete) < done) == Some(true)
-            && endpoint.is_lost().is_none()
+        let waits = endpoint.inside(|inner| {
+            done.is_some_and(|(messages, transfers)| {
+                inner.complete < messages || !inner.has_landed(transfers)
+            })
+        });
+        waits == Some(true) && endpoint.is_lost().is_none()
     });
 }
 

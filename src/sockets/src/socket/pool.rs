@@ -80,6 +80,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Socket> {
 
 /// Clears what a connection has noted, for the next one.
 fn clear(sock: &Socket) {
+    sock.lent.begin();
     for word in [&sock.rcvlowat, &sock.low_waits, &sock.pinned, &sock.backoff] {
         word.store(0, Ordering::Relaxed);
     }

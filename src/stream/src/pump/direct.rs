@@ -342,6 +342,7 @@ impl Pump {
             {
                 run.fate = Fate::Lost;
                 self.due.set(stream);
+                self.asks = true;
             }
         }
     }
@@ -362,7 +363,7 @@ impl Pump {
     pub(super) fn asks_for_fate(&self) -> bool {
         let asks = |flow: &Flow| flow.run.is_some_and(|run| run.fate != Fate::Told);
         let mut flows = self.flows.iter().flatten();
-        flows.any(|flow| !flow.left && asks(flow))
+        self.asks && flows.any(|flow| !flow.left && asks(flow))
     }
 
     /// Asks the peer for a queue pair for direct transfers, or tells where to ask.

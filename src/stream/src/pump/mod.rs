@@ -88,6 +88,8 @@ pub struct Pump {
     direct: bool,
     written: VecDeque<Written>,
     notices: Notices,
+    /// Some stream may wait to hear what became of what a lost queue pair had.
+    asks: bool,
     fences: Fences,
     /// Nothing is posted any more.
     lost: bool,
@@ -121,6 +123,7 @@ impl Pump {
             direct: false,
             written: VecDeque::new(),
             notices: Notices::default(),
+            asks: false,
             fences: Fences::default(),
             lost: false,
         })
@@ -692,6 +695,7 @@ impl Pump {
     /// Called at even intervals: for how many of them, with this one, a step of the switch was due,
     /// of the stream that waits longest.
     pub fn tick(&mut self) -> u8 {
+        self.asks = self.asks_for_fate();
         let flows = self.flows.iter_mut().flatten();
         let ticks = flows.map(|flow| {
             let waits = !flow.left && flow.transit.awaits_step();

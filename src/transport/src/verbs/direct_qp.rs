@@ -178,6 +178,18 @@ impl EndpointState {
             && !core::mem::replace(&mut self.direct_qps.starve, true)
     }
 
+    /// Direct transfers posted so far.
+    #[must_use]
+    pub const fn direct_shots(&self) -> u64 {
+        self.direct_qps.shots
+    }
+
+    /// Returns whether so many of them are complete, or lost.
+    #[must_use]
+    pub fn has_landed(&self, shots: u64) -> bool {
+        self.direct_qps.landed >= shots || !self.pump.has_direct()
+    }
+
     /// Called at even intervals: fails the queue pair if its transfers do not complete.
     pub(crate) fn tick_direct_qp(&mut self) {
         let direct_qps = &mut self.direct_qps;

@@ -6,7 +6,7 @@
 //! device and the length. So each class of length learns from what its calls have taken: the ring
 //! first, then loans, then whichever was cheaper, and the other now and then, since costs change.
 
-use super::costs::{Costs, by_byte};
+use super::costs::Costs;
 use core::sync::atomic::Ordering;
 
 /// How a `recv` gets its bytes.
@@ -18,12 +18,14 @@ pub enum Way {
     Loan,
 }
 
-/// The costs of a way, in ps a byte.
+/// What the calls of a way took, as means.
 struct Taken {
-    /// From the first wait to the end of the call.
+    /// From the first wait to the next call's, in ns.
     elapsed: Costs,
-    /// Time on a processor meanwhile.
+    /// Time on a processor meanwhile, in ns.
     busy: Costs,
+    /// Bytes.
+    got: Costs,
     /// Calls measured.
     calls: Costs,
 }
@@ -33,6 +35,7 @@ impl Taken {
         Self {
             elapsed: Costs::new(),
             busy: Costs::new(),
+            got: Costs::new(),
             calls: Costs::new(),
         }
     }
@@ -42,18 +45,30 @@ impl Taken {
     }
 }
 
-/// By [`Way`]; one of each pair for calls that wait until their buffer is full.
-static TAKEN: [[Taken; 2]; 2] = [const { [const { Taken::new() }; 2] }; 2];
+/// One of each pair for calls that wait until their buffer is full.
+struct Kinds<T>([T; 2]);
+
+impl<T> Kinds<T> {
+    fn of(&self, fills: bool) -> &T {
+        let [any, full] = &self.0;
+        if fills { full } else { any }
+    }
+}
+
+static RING: Kinds<Taken> = Kinds([const { Taken::new() }; 2]);
+static LOAN: Kinds<Taken> = Kinds([const { Taken::new() }; 2]);
 /// Calls of a class; at which of them the dearer way is tried next; and how many later once more.
-static CALLS: Costs = Costs::new();
-static NEXT: Costs = Costs::new();
-static GAP: Costs = Costs::new();
+static CALLS: Kinds<Costs> = Kinds([const { Costs::new() }; 2]);
+static NEXT: Kinds<Costs> = Kinds([const { Costs::new() }; 2]);
+static GAP: Kinds<Costs> = Kinds([const { Costs::new() }; 2]);
 
 /// A way is known after so many calls. A program of few never lends.
 const FIRST: u64 = 16;
 /// Calls until some go the way that was dearer, the first time, and later at most: each time twice
 /// as many.
 const GAPS: [u64; 2] = [512, 1 << 15];
+/// Later calls count one part in so many, and one, of the means.
+const MEAN: u64 = 15;
 /// So many in a row, since the first of them meets what the other way has left.
 const RUN: u64 = 4;
 /// Of those that go as most do, one in so many is measured.
@@ -62,42 +77,37 @@ const MEASURED: u64 = 32;
 /// processors: one way must be much better, since costs are noisy, and the other no worse.
 const PAYS: [[u64; 2]; 2] = [[100, 80], [80, 100]];
 
-fn taken(way: Way, fills: bool) -> &'static Taken {
-    let [ring, loan] = &TAKEN;
-    let [any, full] = match way {
-        Way::Ring => ring,
-        Way::Loan => loan,
-    };
-    if fills { full } else { any }
-}
-
 /// The way that a call which wants so many bytes is to go, and whether it is to be measured.
 /// `fills`: it waits for all of them.
 #[must_use]
 pub fn way(len: usize, fills: bool) -> (Way, bool) {
-    let [ring, loan] = [Way::Ring, Way::Loan].map(|way| taken(way, fills));
+    let (ring, loan) = (RING.of(fills), LOAN.of(fills));
     if !ring.is_known(len) {
         return (Way::Ring, true);
     }
     if !loan.is_known(len) {
         return (Way::Loan, true);
     }
-    let within =
-        |loan: &Costs, ring: &Costs, most: u64| loan.mean(len) * 100 <= ring.mean(len) * most;
+    // By the byte, of sums: a call that gets little tells little.
+    let within = |of: fn(&Taken) -> &Costs, most: u64| {
+        let cost = |taken: &Taken, bytes: &Taken| {
+            u128::from(of(taken).mean(len)) * u128::from(bytes.got.mean(len))
+        };
+        cost(loan, ring) * 100 <= cost(ring, loan) * u128::from(most)
+    };
     let pays = PAYS.iter().any(|[elapsed, busy]| {
-        within(&loan.elapsed, &ring.elapsed, *elapsed) && within(&loan.busy, &ring.busy, *busy)
+        within(|taken| &taken.elapsed, *elapsed) && within(|taken| &taken.busy, *busy)
     });
-    let calls = CALLS
-        .of(len)
-        .map_or(1, |n| n.fetch_add(1, Ordering::Relaxed));
-    let tries = tries(len, calls);
+    let calls = CALLS.of(fills).of(len);
+    let calls = calls.map_or(1, |n| n.fetch_add(1, Ordering::Relaxed));
+    let tries = tries((len, fills), calls);
     let way = if pays != tries { Way::Loan } else { Way::Ring };
     (way, tries || calls.is_multiple_of(MEASURED))
 }
 
 /// Returns whether the call of this number tries the dearer way.
-fn tries(len: usize, number: u64) -> bool {
-    let (Some(next), Some(gap)) = (NEXT.of(len), GAP.of(len)) else {
+fn tries((len, fills): (usize, bool), number: u64) -> bool {
+    let (Some(next), Some(gap)) = (NEXT.of(fills).of(len), GAP.of(fills).of(len)) else {
         return false;
     };
     let begin = next.load(Ordering::Relaxed);
@@ -111,17 +121,19 @@ fn tries(len: usize, number: u64) -> bool {
     false
 }
 
-/// Such a call got so many bytes; it took so many ns, and was busy for so many of them.
-pub fn has_received(way: Way, (len, fills): (usize, bool), got: usize, [elapsed, busy]: [u64; 2]) {
-    let taken = taken(way, fills);
+/// Such a call got so many bytes; it took so many ns, and so many on processors.
+pub fn has_received(way: Way, (len, fills): (usize, bool), got: u64, [elapsed, busy]: [u64; 2]) {
+    let taken = match way {
+        Way::Ring => RING.of(fills),
+        Way::Loan => LOAN.of(fills),
+    };
     let before = taken.calls.mean(len);
-    for (costs, ns) in [(&taken.elapsed, elapsed), (&taken.busy, busy)] {
-        let cost = by_byte(got, ns);
-        if before < FIRST {
-            costs.note_first(len, before, cost);
-        } else {
-            costs.note(len, cost);
-        }
+    for (mean, value) in [
+        (&taken.elapsed, elapsed),
+        (&taken.busy, busy),
+        (&taken.got, got),
+    ] {
+        mean.note_first(len, before.min(MEAN), value);
     }
     if let Some(calls) = taken.calls.of(len) {
         calls.fetch_add(1, Ordering::Relaxed);
@@ -138,7 +150,7 @@ mod tests {
         let call = |_| {
             let (way, _) = way(len, true);
             let took = if way == Way::Ring { ring } else { loan };
-            has_received(way, (len, true), len, took);
+            has_received(way, (len, true), len as u64, took);
             way == Way::Loan
         };
         let first: Vec<bool> = (0..32).map(call).collect();
@@ -163,7 +175,7 @@ mod tests {
         let lends = |_| {
             let (way, _) = way(len, true);
             let took = [ring, [20_000_000, 3_000_000]][way as usize];
-            has_received(way, (len, true), len, took);
+            has_received(way, (len, true), len as u64, took);
             way == Way::Loan
         };
         let later = (0..6000).map(lends).collect::<Vec<_>>();

@@ -4,13 +4,22 @@
 use sluice_runtime::config::{Config, Mode, config};
 use sluice_stream as stream;
 
-/// Shorter ones are not tried, unless the user says so.
+/// Shorter ones are not tried where it is learnt which pay.
 const LEAST: u32 = 64 << 10;
 
-/// Returns whether it is to be [learnt](super::loan_costs) from which length on they pay.
+/// Returns whether it is to be [learnt](super::loan_costs) which direct transfers pay.
 pub fn is_learnt() -> bool {
-    let config = config();
-    config.mode == Mode::Dynamic && config.direct_min == Config::DEFAULT.direct_min
+    config().direct_learnt
+}
+
+/// Least length of a direct transfer in [`Mode::Dynamic`]. `None` unless the user has set one: then
+/// no direct transfers are made.
+fn said() -> Option<u32> {
+    if is_learnt() {
+        return Some(LEAST);
+    }
+    let default = Config::DEFAULT.direct_min;
+    config().direct_min.filter(|least| Some(*least) != default)
 }
 
 /// The mode of transfers between hosts.
@@ -20,7 +29,7 @@ pub fn mode() -> stream::Mode {
     }
     match config().mode {
         Mode::Direct => stream::Mode::Direct,
-        Mode::Dynamic if config().direct_min.is_some() => stream::Mode::Dynamic,
+        Mode::Dynamic if said().is_some() => stream::Mode::Dynamic,
         Mode::Dynamic | Mode::Indirect => stream::Mode::Indirect,
     }
 }
@@ -34,8 +43,7 @@ pub fn is_on() -> bool {
 pub fn least() -> u32 {
     match config().mode {
         Mode::Direct => 1,
-        Mode::Dynamic if is_learnt() => LEAST,
-        Mode::Dynamic => config().direct_min.unwrap_or(u32::MAX),
+        Mode::Dynamic => said().unwrap_or(u32::MAX),
         Mode::Indirect => u32::MAX,
     }
 }

@@ -443,7 +443,7 @@ const struct body linger_bodies[] = {
     TWO("stuffed_shutdown_close", stuffed_shutdown_close_server, stuffed_client, .flags = RAW),
     TWO("stuffed_exit", stuffed_exit_server, stuffed_client, .flags = RAW),
     TWO("stuffed__exit", stuffed__exit_server, stuffed_client, .flags = RAW),
-    /* Between hosts the link has to be emptied into TCP first, within 5 s. */
+    /* Between hosts the connection is reset: TCP has no room for the link's bytes within 5 s. */
     TWO("stuffed_child", stuffed_child_server, stuffed_child_client, .flags = RAW | ONEHOST,
         .limit = 20),
     TWO("stuffed_exec", stuffed_exec_server, stuffed_client, .flags = RAW,

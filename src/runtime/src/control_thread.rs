@@ -291,6 +291,8 @@ pub fn stop() {
 
 /// The thread's id while it runs. 0: there was none, or nobody waits for its end any more.
 static TID: AtomicI32 = AtomicI32::new(0);
+/// Made, and not yet running.
+const BORN: i32 = -1;
 
 /// Time that the thread was on a processor, in ns.
 pub fn cpu_ns() -> u64 {
@@ -299,8 +301,6 @@ pub fn cpu_ns() -> u64 {
         tid => sys::thread_cpu_ns(tid),
     }
 }
-/// Made, and not yet running.
-const BORN: i32 = -1;
 
 /// Longest wait for the end of the thread, which may be opening a device, in ns; and the time
 /// between two looks.

@@ -87,7 +87,7 @@ pub fn deliver(sock: &Socket) {
     yield_while(endpoint, DELIVER_NS, || {
         let waits = endpoint.inside(|inner| {
             done.is_some_and(|(messages, transfers)| {
-                inner.complete < messages || !inner.has_landed(transfers)
+                inner.complete < messages || inner.direct_landed() < transfers
             })
         });
         waits == Some(true) && endpoint.is_lost().is_none()

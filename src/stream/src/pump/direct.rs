@@ -321,7 +321,7 @@ impl Pump {
     pub fn set_direct(&mut self, is_up: bool) {
         self.direct = is_up && self.terms.mode != Mode::Indirect;
         if is_up {
-            self.may_post_again();
+            self.may_post_again(false);
             return;
         }
         self.says
@@ -347,8 +347,12 @@ impl Pump {
         }
     }
 
-    /// Direct transfers can be posted, and could not be: streams that wait have another try.
-    fn may_post_again(&mut self) {
+    /// Direct transfers may be posted, and before they `could` or not: streams that wait have
+    /// another try.
+    fn may_post_again(&mut self, could: bool) {
+        if could || !self.can_write() {
+            return;
+        }
         for (stream, flow) in (0..).zip(&self.flows) {
             if flow
                 .as_ref()
@@ -525,9 +529,7 @@ impl Pump {
                 each(stream);
             }
         }
-        if !could && self.can_write() {
-            self.may_post_again();
-        }
+        self.may_post_again(could);
         Ok(())
     }
 
@@ -535,9 +537,7 @@ impl Pump {
     pub(super) fn on_noticed(&mut self, count: u16) -> Came {
         let could = self.can_write();
         self.notices.on_told(count);
-        if !could && self.can_write() {
-            self.may_post_again();
-        }
+        self.may_post_again(could);
         Came::Nothing
     }
 

@@ -1,5 +1,5 @@
-//! Means of measured costs, by the class of a length: lengths of one class differ by less than a
-//! factor of two.
+//! Numbers by the class of a length, such as means of measured costs: lengths of one class differ
+//! by less than a factor of two.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,11 +10,11 @@ const PART: u64 = 8;
 /// A single cost counts at most so many times the mean: the thread may have lost its processor.
 const OUTLIER: u64 = 4;
 
-/// Mean costs by the class of the length; 0: not known.
+/// A number for each class; 0 until it is set.
 #[derive(Debug)]
-pub(super) struct Costs([AtomicU64; CLASSES]);
+pub(super) struct ByClass([AtomicU64; CLASSES]);
 
-impl Costs {
+impl ByClass {
     pub const fn new() -> Self {
         Self([const { AtomicU64::new(0) }; CLASSES])
     }
@@ -25,12 +25,14 @@ impl Costs {
         self.0.get(class)
     }
 
-    pub fn mean(&self, len: usize) -> u64 {
-        self.of(len).map_or(0, |mean| mean.load(Ordering::Relaxed))
+    pub fn get(&self, len: usize) -> u64 {
+        self.of(len)
+            .map_or(0, |number| number.load(Ordering::Relaxed))
     }
 
+    /// Takes a cost into the mean.
     pub fn note(&self, len: usize, cost: u64) {
-        let old = self.mean(len);
+        let old = self.get(len);
         if old == 0 {
             self.note_first(len, 0, cost);
         } else {
@@ -47,9 +49,4 @@ impl Costs {
             mean.store(new.max(1), Ordering::Relaxed);
         }
     }
-}
-
-/// In ps a byte.
-pub(super) fn by_byte(len: usize, ns: u64) -> u64 {
-    ns.saturating_mul(1000) / (len as u64).max(1)
 }

@@ -184,10 +184,14 @@ impl EndpointState {
         self.direct_qps.shots
     }
 
-    /// Returns whether so many of them are complete, or lost.
+    /// Those that are complete, or lost: all, if none is under way.
     #[must_use]
-    pub fn has_landed(&self, shots: u64) -> bool {
-        self.direct_qps.landed >= shots || !self.pump.has_direct()
+    pub fn direct_landed(&self) -> u64 {
+        if self.pump.direct_outstanding() == 0 {
+            u64::MAX
+        } else {
+            self.direct_qps.landed
+        }
     }
 
     /// Called at even intervals: fails the queue pair if its transfers do not complete.

@@ -186,14 +186,9 @@ impl EndpointState {
 
     /// Messages or transfers are complete: windows may go.
     pub(crate) fn end_pages(&mut self) {
-        let transfers = if self.pump.direct_outstanding() == 0 {
-            u64::MAX
-        } else {
-            self.direct_qps.landed
-        };
         let done = Until {
             messages: self.complete,
-            transfers,
+            transfers: self.direct_landed(),
         };
         if self.pages.completed(done) {
             self.notes.push_back(Note::Pages);

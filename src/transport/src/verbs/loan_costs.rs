@@ -6,7 +6,7 @@
 //! device and the length. So each class of length learns from what its calls have taken: the ring
 //! first, then loans, then whichever was cheaper, and the other now and then, since costs change.
 
-use super::costs::Costs;
+use super::costs::ByClass;
 use core::sync::atomic::Ordering;
 
 /// How a `recv` gets its bytes.
@@ -21,27 +21,27 @@ pub enum Way {
 /// What the calls of a way took, as means.
 struct Taken {
     /// From the first wait to the next call's, in ns.
-    elapsed: Costs,
+    elapsed: ByClass,
     /// Time on a processor meanwhile, in ns.
-    busy: Costs,
+    busy: ByClass,
     /// Bytes.
-    got: Costs,
+    got: ByClass,
     /// Calls measured.
-    calls: Costs,
+    calls: ByClass,
 }
 
 impl Taken {
     const fn new() -> Self {
         Self {
-            elapsed: Costs::new(),
-            busy: Costs::new(),
-            got: Costs::new(),
-            calls: Costs::new(),
+            elapsed: ByClass::new(),
+            busy: ByClass::new(),
+            got: ByClass::new(),
+            calls: ByClass::new(),
         }
     }
 
     fn is_known(&self, len: usize) -> bool {
-        self.calls.mean(len) >= FIRST
+        self.calls.get(len) >= FIRST
     }
 }
 
@@ -57,15 +57,13 @@ impl<T> Kinds<T> {
 
 static RING: Kinds<Taken> = Kinds([const { Taken::new() }; 2]);
 static LOAN: Kinds<Taken> = Kinds([const { Taken::new() }; 2]);
-/// Calls of a class; at which of them the dearer way is tried next; and how many later once more.
-static CALLS: Kinds<Costs> = Kinds([const { Costs::new() }; 2]);
-static NEXT: Kinds<Costs> = Kinds([const { Costs::new() }; 2]);
-static GAP: Kinds<Costs> = Kinds([const { Costs::new() }; 2]);
+/// Calls of a class, and at which of them the dearer way is tried next.
+static CALLS: Kinds<ByClass> = Kinds([const { ByClass::new() }; 2]);
+static NEXT: Kinds<ByClass> = Kinds([const { ByClass::new() }; 2]);
 
 /// A way is known after so many calls. A program of few never lends.
 const FIRST: u64 = 16;
-/// Calls until some go the way that was dearer, the first time, and later at most: each time twice
-/// as many.
+/// Calls until some go the way that was dearer: as many as there were before, within these.
 const GAPS: [u64; 2] = [512, 1 << 15];
 /// Later calls count one part in so many, and one, of the means.
 const MEAN: u64 = 15;
@@ -89,9 +87,9 @@ pub fn way(len: usize, fills: bool) -> (Way, bool) {
         return (Way::Loan, true);
     }
     // By the byte, of sums: a call that gets little tells little.
-    let within = |of: fn(&Taken) -> &Costs, most: u64| {
+    let within = |of: fn(&Taken) -> &ByClass, most: u64| {
         let cost = |taken: &Taken, bytes: &Taken| {
-            u128::from(of(taken).mean(len)) * u128::from(bytes.got.mean(len))
+            u128::from(of(taken).get(len)) * u128::from(bytes.got.get(len))
         };
         cost(loan, ring) * 100 <= cost(ring, loan) * u128::from(most)
     };
@@ -107,7 +105,7 @@ pub fn way(len: usize, fills: bool) -> (Way, bool) {
 
 /// Returns whether the call of this number tries the dearer way.
 fn tries((len, fills): (usize, bool), number: u64) -> bool {
-    let (Some(next), Some(gap)) = (NEXT.of(fills).of(len), GAP.of(fills).of(len)) else {
+    let Some(next) = NEXT.of(fills).of(len) else {
         return false;
     };
     let begin = next.load(Ordering::Relaxed);
@@ -115,9 +113,7 @@ fn tries((len, fills): (usize, bool), number: u64) -> bool {
         return number >= begin;
     }
     let [least, most] = GAPS;
-    let wait = (gap.load(Ordering::Relaxed) * 2).clamp(least, most);
-    gap.store(wait, Ordering::Relaxed);
-    next.store(number + wait, Ordering::Relaxed);
+    next.store(number + number.clamp(least, most), Ordering::Relaxed);
     false
 }
 
@@ -127,7 +123,7 @@ pub fn has_received(way: Way, (len, fills): (usize, bool), got: u64, [elapsed, b
         Way::Ring => RING.of(fills),
         Way::Loan => LOAN.of(fills),
     };
-    let before = taken.calls.mean(len);
+    let before = taken.calls.get(len);
     for (mean, value) in [
         (&taken.elapsed, elapsed),
         (&taken.busy, busy),

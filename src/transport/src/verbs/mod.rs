@@ -10,8 +10,8 @@
 //! * `pace`: whether a stream's ring is too short for its path, or TCP faster.
 //! * `terms`: constants and messages that these files share.
 //! * `users`: callbacks into the layers above.
-//! * `mode`: which direct transfers are made; `loan_costs`: what they cost. `costs`: means of
-//!   measured costs.
+//! * `mode`: which direct transfers are made; `loan_costs`: what they cost. `costs`: numbers
+//!   by the class of a length.
 //!
 //! `sockets/carrier` sends and receives over such a link, and `rendezvous/hosts` sets it up.
 

@@ -4,15 +4,15 @@
 //! does. Then each call takes whichever way has cost less for its length; and now and then goes by
 //! pages where copies have, since costs change.
 
-use super::costs::{Costs, by_byte};
+use super::costs::ByClass;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Of a call by each way, in ps a byte: a copy is cut in portions, so long ones are like shorter
 /// ones.
-static COPY: Costs = Costs::new();
-static PAGES: Costs = Costs::new();
+static COPY: ByClass = ByClass::new();
+static PAGES: ByClass = ByClass::new();
 /// Of registering a window and giving it back, in ns.
-static REGISTER: Costs = Costs::new();
+static REGISTER: ByClass = ByClass::new();
 
 /// A copy of more goes in portions.
 const PORTION: usize = 128 << 10;
@@ -25,6 +25,10 @@ const REGISTER_BYTES: u64 = 16;
 /// Of so many calls by copies one goes by pages.
 const TRIES: u64 = 64;
 static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+fn by_byte(len: usize, ns: u64) -> u64 {
+    ns.saturating_mul(1000) / (len as u64).max(1)
+}
 
 /// So many bytes were copied and published in so many ns.
 pub fn has_copied(len: usize, ns: u64) {
@@ -43,7 +47,7 @@ pub(super) fn has_registered(len: usize, ns: u64) {
 
 /// Returns whether copies that have cost so much would have paid for registering so many bytes.
 pub(super) fn is_worth_registering(spent_ns: u64, len: u64) -> bool {
-    let known = REGISTER.mean(len as usize);
+    let known = REGISTER.get(len as usize);
     let guess = REGISTER_NS + len / REGISTER_BYTES;
     spent_ns >= if known == 0 { guess } else { known }
 }
@@ -54,7 +58,7 @@ pub fn pay(len: usize) -> bool {
     if len < LEAST {
         return false;
     }
-    let (copy, pages) = (COPY.mean(len.min(PORTION)), PAGES.mean(len));
+    let (copy, pages) = (COPY.get(len.min(PORTION)), PAGES.get(len));
     pages < copy
         || pages == 0
         || REFUSED
